@@ -1,0 +1,19 @@
+"""torchrb: a replay buffer that lives where the learner lives."""
+
+from torchrb.buffer import ReplayBuffer as ReplayBuffer
+from torchrb.buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
+from torchrb.ops import backend_of as backend_of
+from torchrb.samplers import PromptGroupSampler as PromptGroupSampler
+from torchrb.samplers import RandomSampler as RandomSampler
+from torchrb.samplers import Sampler as Sampler
+from torchrb.storages import LazyStackStorage as LazyStackStorage
+from torchrb.storages import LazyTensorStorage as LazyTensorStorage
+from torchrb.storages import ListStorage as ListStorage
+from torchrb.storages import Storage as Storage
+from torchrb.storages import TensorStorage as TensorStorage
+from torchrb.updates import ConditionalUpdateResult as ConditionalUpdateResult
+from torchrb.writers import RoundRobinWriter as RoundRobinWriter
+from torchrb.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
+from torchrb.writers import Writer as Writer
+
+__version__ = "0.1.0"

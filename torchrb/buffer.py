@@ -1,0 +1,345 @@
+"""The buffer: storage, writer and sampler wired together, in order, under the storage's lock. Nothing else.
+
+extend: data -> writer -> storage.append -> one op. sample: sampler -> slots -> storage.read -> one op -> batch.
+update_if_present: `updates.plan` validates -> `updates.apply` -> one op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from tensordict import is_tensor_collection
+from torch import Tensor
+
+from torchrb import updates
+from torchrb.collate import stack_records
+from torchrb.samplers import RandomSampler, Sampler
+from torchrb.storages import ListStorage, Storage
+from torchrb.storages.indexing import resolve
+from torchrb.storages.structure import as_path
+from torchrb.writers import RoundRobinWriter, TensorDictRoundRobinWriter, Writer
+
+_Part = TypeVar("_Part")
+_DEFAULT_SIZE = 1000
+
+
+class ReplayBuffer:
+    """A replay buffer put together from a storage, a sampler and a writer.
+
+    Keyword Args:
+        storage: a `Storage`, or a callable that makes one. Default: ``ListStorage(1000)``.
+        sampler: a `Sampler`, or a callable that makes one. Default: `RandomSampler`.
+        writer: a `Writer`, or a callable that makes one. Default: `RoundRobinWriter`.
+        collate_fn: what is done with the records that were read, before they are returned. Default: lists of records
+            (`ListStorage`) are stacked where that is possible, other batches are returned as they are.
+        batch_size: records in a sample; can be given to `sample` instead.
+        generator: a `torch.Generator` to take seeds from; default: torch's global one.
+
+    The same seed and the same history draw the same records, whatever backend serves them. Writing copies; what is
+    returned belongs to the caller. Calls from several threads are safe.
+
+    >>> import torch
+    >>> from torchrb import ListStorage, ReplayBuffer
+    >>> rb = ReplayBuffer(storage=ListStorage(1000), batch_size=5)
+    >>> rb.extend(range(10))
+    tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    >>> rb.sample().shape, rb.sample(3).shape
+    (torch.Size([5]), torch.Size([3]))
+    >>> for i, batch in enumerate(rb):
+    ...     if i == 3:
+    ...         break
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage | Callable[[], Storage] | None = None,
+        sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: Writer | Callable[[], Writer] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        batch_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._storage = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
+        self._sampler = _made("sampler", sampler, Sampler, RandomSampler)
+        self._writer = _made("writer", writer, Writer, self._default_writer)
+        self._writer.register_storage(self._storage)
+        self._collate_fn = collate_fn or _default_collate(self._storage)
+        self._batch_size = None if batch_size is None else _checked_batch_size(batch_size)
+        self.generator = generator
+
+    _default_writer: Callable[[], Writer] = RoundRobinWriter
+
+    # --- writing
+
+    def add(self, data: Any) -> int:
+        """Write one record; returns its slot."""
+        return self._writer.add(data)
+
+    def extend(
+        self, data: Any, *, update_priority: bool | None = None, return_generations: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Write a batch of records, over the oldest ones when the storage is full.
+
+        ``data``: a tensordict, tensor, tuple or dict of tensors with a first dimension, or a list of records.
+        Returns the slots, int64 ``[n]``; with ``return_generations`` also the generation that each row got, so that
+        (slot, generation) names that very row even where a batch wraps over itself. ``update_priority`` has no effect
+        with samplers that keep no priorities. KeyError or ValueError, with nothing written, for fields, shapes or
+        dtypes that are not those of the storage.
+        """
+        slots, generations = self._writer.append(data)
+        return (slots, generations) if return_generations else slots
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Remove every record and go back to slot 0; handles to removed records stay stale for ever."""
+        self._storage.clear(empty_write_count)
+
+    def update_if_present(
+        self,
+        *,
+        index: Tensor,
+        generation: Tensor,
+        patch: Mapping[Any, Any],
+        version_key: Any = None,
+        version: int | Tensor | None = None,
+        require_newer: bool = False,
+    ) -> updates.ConditionalUpdateResult:
+        """Overwrite some fields of records that are still there; leave every other record alone.
+
+        A handle is a slot (``index``, from `extend` or a sample's ``"index"``) with its generation (from
+        ``extend(..., return_generations=True)`` or ``"index_generation"``), both integer tensors of one shape. A row
+        is written only while its slot still holds that record, all fields of the patch at once; the handle stays good.
+
+        ``patch``: field to values, ``[n, ...]`` of the stored dtype. ``version_key``: a field of one number a record;
+        with ``version`` (a scalar or one a row) a record is written only if ``version > stored`` (``require_newer``)
+        or ``version >= stored``, and the version is stored with the patch. A NaN version is rejected. When rows
+        address one record, the highest version wins and the last of equals; without versions, the last row.
+
+        RuntimeError when the storage cannot do it or the writer does not track generations; KeyError for a field that
+        is not stored; ValueError for a shape, a dtype, a version without key or a key without version, a version key
+        in the patch, of several numbers, or with dots in it; TypeError for a mask as index. Nothing is written then.
+        """
+        if not self._writer.tracks_generations:
+            name = type(self._writer).__name__
+            raise RuntimeError(
+                f"update_if_present: {name} does not track generations. Construct it with track_generations=True."
+            )
+        with self._storage.lock:
+            plan = updates.plan(self._storage, index, generation, patch, version_key, version, require_newer)
+            return updates.apply(plan, torch.as_tensor(index).device)
+
+    def set_(self, key: Any, value: Any) -> ReplayBuffer:
+        """Overwrite one field of all records: ``value`` is ``[len(self), ...]``. Records keep their handles."""
+        return self.update_({key: value})
+
+    def set_at_(self, key: Any, value: Any, index: Any) -> ReplayBuffer:
+        """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
+        with self._storage.lock:
+            slots = resolve(index, len(self), self._storage.device, "set_at_")
+            if not slots.shape:
+                value = torch.as_tensor(value).unsqueeze(0) if not isinstance(value, str | None) else [value]
+            self._storage.write_fields(slots.flat, {key: value})
+        return self
+
+    def update_(
+        self, input_dict_or_td: Any, clone: bool = False, *, keys_to_update: Sequence[Any] | None = None
+    ) -> ReplayBuffer:
+        """Overwrite fields of all records: each value is ``[len(self), ...]``. Records keep their handles.
+
+        ``keys_to_update``: only these fields. Values are copied whether or not ``clone`` is asked for.
+        """
+        fields = updates.fields_of(input_dict_or_td, "update_")
+        if keys_to_update is not None:
+            wanted = {as_path(key) for key in keys_to_update}
+            fields = {key: value for key, value in fields.items() if as_path(key) in wanted}
+        with self._storage.lock:
+            self._storage.write_fields(torch.arange(len(self), device=self._storage.device), fields)
+        return self
+
+    def write_all(self, data: Any, end: int | None = None) -> None:
+        """Overwrite the first ``end`` records (default: as many as ``data`` has), whole, in slot order."""
+        self[: len(data) if end is None else end] = data
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        self._storage.set(index, data)
+
+    # --- reading
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """Draw a batch with the sampler.
+
+        ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
+        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
+        RuntimeError when the storage is empty or no batch size is known.
+        """
+        num = self._batch_size if batch_size is None else _checked_batch_size(batch_size)
+        if num is None:
+            raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
+        storage = self._storage
+        with storage.lock:
+            slots, told = self._sampler.sample(storage, num, self.generator)
+            data, generations = storage.read(slots)
+        info = {"index": slots}
+        if self._writer.tracks_generations:
+            info["index_generation"] = generations
+        data = self._finished(data, info)
+        return (data, info | told) if return_info else data
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._batch_size is None:
+            raise RuntimeError("Iterating over a replay buffer needs a batch size. Give batch_size to the constructor.")
+        while True:
+            yield self.sample()
+
+    def next(self) -> Any:
+        """The next batch, as iterating gives it."""
+        return next(iter(self))
+
+    def __getitem__(self, index: Any) -> Any:
+        storage = self._storage
+        with storage.lock:
+            slots = resolve(index, len(self), storage.device, "ReplayBuffer[...]")
+            data, _ = storage.read(slots.flat, slots.shape)
+        if not slots.shape and isinstance(storage, ListStorage):
+            return data
+        return self._finished(data, {"index": slots.flat.view(slots.shape)})
+
+    def read_all_in_order(self, end: int | None = None) -> Any:
+        """The first ``end`` records (default: all) in slot order."""
+        return self[:end]
+
+    def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+        """Records that were read, as they are returned. ``info``: their slots and generations."""
+        return self._collate_fn(data)
+
+    # --- state
+
+    def __len__(self) -> int:
+        return len(self._storage)
+
+    @property
+    def write_count(self) -> int:
+        """Records written through `add` and `extend` so far."""
+        return self._storage.write_count
+
+    @property
+    def batch_size(self) -> int | None:
+        """Records in a sample, unless `sample` is told otherwise."""
+        return self._batch_size
+
+    def stats(self) -> dict[str, int | float | bool]:
+        """Counters, cheap and serializable: ``size``, ``write_count``, ``prefetch_queue_size``, ``initialized``;
+        ``capacity`` and ``utilization`` when the storage is bounded; with a `PromptGroupSampler` also ``num_groups``
+        and ``num_singleton_groups``.
+
+        >>> import torch
+        >>> from torchrb import LazyTensorStorage, ReplayBuffer
+        >>> rb = ReplayBuffer(storage=LazyTensorStorage(10))
+        >>> _ = rb.extend(torch.arange(5))
+        >>> snapshot = rb.stats()
+        >>> print(snapshot["size"], snapshot["write_count"], snapshot["capacity"])
+        5 5 10
+        """
+        storage = self._storage
+        with storage.lock:
+            counters: dict[str, int | float | bool] = {
+                "size": len(storage),
+                "write_count": storage.write_count,
+                "prefetch_queue_size": 0,
+                "initialized": True,
+            }
+            if getattr(storage, "bounded", True):
+                counters["capacity"] = storage.max_size
+                counters["utilization"] = len(storage) / storage.max_size
+            return counters | self._sampler.stats(storage)
+
+    # --- parts
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def sampler(self) -> Sampler:
+        return self._sampler
+
+    @property
+    def writer(self) -> Writer:
+        return self._writer
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Put another sampler in; returns the one that was there."""
+        previous, self._sampler = self._sampler, _made("sampler", sampler, Sampler, RandomSampler)
+        return previous
+
+    def set_writer(self, writer: Writer) -> Writer:
+        """Put another writer in; returns the one that was there."""
+        previous, self._writer = self._writer, _made("writer", writer, Writer, self._default_writer)
+        self._writer.register_storage(self._storage)
+        return previous
+
+    def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
+        """Put another storage in, with ``collate_fn`` or the default one for it; returns the one that was there."""
+        previous, self._storage = self._storage, _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
+        self._writer.register_storage(self._storage)
+        self._collate_fn = collate_fn or _default_collate(self._storage)
+        return previous
+
+    def __repr__(self) -> str:
+        parts = f"storage={self._storage}, sampler={self._sampler}, writer={self._writer}"
+        return f"{type(self).__name__}({parts}, batch_size={self._batch_size})"
+
+
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A replay buffer of tensordicts: what it returns carries ``"index"``, and in samples ``"index_generation"`` when
+    the writer tracks generations. Default writer: `TensorDictRoundRobinWriter`.
+
+    Keyword Args:
+        priority_key: the field that priorities come from, for samplers that keep them.
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> from torchrb import LazyTensorStorage, TensorDictReplayBuffer, TensorDictRoundRobinWriter
+    >>> rb = TensorDictReplayBuffer(
+    ...     storage=LazyTensorStorage(10), writer=TensorDictRoundRobinWriter(track_generations=True), batch_size=4
+    ... )
+    >>> _ = rb.extend(TensorDict({"obs": torch.zeros(10, 3)}, [10]))
+    >>> batch = rb.sample()
+    >>> patch = {"obs": torch.ones(4, 3)}
+    >>> result = rb.update_if_present(index=batch["index"], generation=batch["index_generation"], patch=patch)
+    >>> bool((rb[batch["index"]]["obs"] == 1).all()), result.stale_count
+    (True, 0)
+    """
+
+    _default_writer = TensorDictRoundRobinWriter
+
+    def __init__(self, *, priority_key: str = "td_error", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.priority_key = priority_key
+
+    def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+        data = self._collate_fn(data)
+        if is_tensor_collection(data):
+            for key, value in info.items():
+                data.set(key, value.clone())
+        return data
+
+
+def _made(name: str, part: Any, kind: type[_Part], default: Callable[[], _Part]) -> _Part:
+    """A part of the buffer from an instance, a callable or nothing."""
+    made = default() if part is None else part() if callable(part) and not isinstance(part, kind) else part
+    if not isinstance(made, kind):
+        raise TypeError(f"ReplayBuffer: {name} must be a {kind.__name__} or make one, got {type(made).__name__}.")
+    return made
+
+
+def _checked_batch_size(batch_size: int) -> int:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"ReplayBuffer: batch_size must be a positive int, got {batch_size!r}.")
+    return batch_size
+
+
+def _default_collate(storage: Storage) -> Callable[[Any], Any]:
+    return stack_records if isinstance(storage, ListStorage) else lambda data: data

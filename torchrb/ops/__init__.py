@@ -1,0 +1,28 @@
+"""The ops, by name: `schemas` has their contracts, `reference` their plain-torch twins, the compiled library the kernels.
+
+Callers in the rooms above have validated from metadata; what an op is handed, it trusts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from torchrb.ops import reference as reference
+from torchrb.ops.loader import backend_of as backend_of
+from torchrb.ops.loader import native_library as native_library
+
+_ops = torch.ops.torchrb
+
+append_rows_: Callable[..., tuple[Tensor, Tensor]] = _ops.append_rows_.default
+write_rows_: Callable[..., Tensor] = _ops.write_rows_.default
+read_rows: Callable[..., tuple[list[Tensor], Tensor]] = _ops.read_rows.default
+update_rows_if_: Callable[..., Tensor] = _ops.update_rows_if_.default
+clear_rows_: Callable[..., None] = _ops.clear_rows_.default
+draw_uniform: Callable[..., Tensor] = _ops.draw_uniform.default
+group_index: Callable[..., tuple[Tensor, Tensor, Tensor]] = _ops.group_index.default
+sample_groups: Callable[..., tuple[Tensor, Tensor, Tensor]] = _ops.sample_groups.default
+balanced_subset: Callable[..., tuple[Tensor, Tensor]] = _ops.balanced_subset.default
+group_advantage: Callable[..., Tensor] = _ops.group_advantage.default

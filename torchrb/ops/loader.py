@@ -1,0 +1,62 @@
+"""Finds the compiled kernels, or says why there are none."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import torch
+
+from torchrb.ops import schemas
+
+_MODES = ("auto", "reference", "native")
+
+
+def _load() -> str | None:
+    """Load the compiled library as ``TORCHRB_BACKEND`` asks; returns its path, or None on the plain path."""
+    mode = os.environ.get("TORCHRB_BACKEND", "auto")
+    if mode not in _MODES:
+        raise ValueError(f"torchrb: TORCHRB_BACKEND must be one of {_MODES}, got {mode!r}.")
+    if mode == "reference":
+        return None
+    found = sorted(Path(__file__).parents[1].glob("_native*.so"))
+    if found:
+        try:
+            torch.ops.load_library(str(found[0]))
+            return str(found[0])
+        except OSError as error:
+            problem = f"its compiled kernels do not fit torch {torch.__version__} ({error})"
+    else:
+        problem = "it was installed without its compiled kernels"
+    remedy = "Reinstall it with a C++ compiler present: pip install --no-build-isolation --force-reinstall --no-deps ."
+    if mode == "native":
+        raise ImportError(f"torchrb: TORCHRB_BACKEND=native, but {problem}. {remedy}")
+    warnings.warn(
+        f"torchrb: {problem}; everything works, in plain torch, and slower. {remedy} "
+        "TORCHRB_BACKEND=reference asks for the plain path and silences this.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+native_library: str | None = _load()
+
+
+def has_kernel(op: str, device_type: str) -> bool:
+    """Whether the compiled library brought a kernel of this op for this kind of device."""
+    key = device_type.upper() if device_type != "privateuseone" else "PrivateUse1"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"torchrb::{op}", key))
+
+
+def backend_of(device: torch.device | str) -> str:
+    """``"native"`` when every op has a compiled kernel for ``device``, else ``"reference"`` (plain torch).
+
+    >>> import torchrb
+    >>> torchrb.backend_of("cpu") in ("native", "reference")
+    True
+    """
+    device_type = torch.device(device).type
+    native = native_library is not None and all(has_kernel(op, device_type) for op in schemas.op_names())
+    return "native" if native else "reference"

@@ -1,0 +1,212 @@
+"""The ops: what each takes, gives and changes, and the shape-only fake that lets ``torch.compile`` see it.
+
+An op is declared here once. Its plain-torch twin (``reference.py``) serves every device; the compiled library adds
+kernels per device, and the dispatcher prefers them. Public functions validate, ops trust: an op skips a row whose slot
+is out of range instead of touching memory, and checks nothing else about values.
+
+**Tables and layout.** A storage hands its rows to an op as ``tables``, a list of ``uint8`` tensors
+``[capacity, bytes]``, and a ``layout``, three integers a leaf: the table it lives in, its byte offset in a row of that
+table, its bytes a row.
+The first 16 bytes of a row of ``tables[0]`` are its header: the slot word and the write stamp, both int64.
+A packed storage has one table, a storage of columns one for the headers and one a leaf.
+
+**Slot word.** ``count << 2 | live << 1 | busy``: see the ``SLOT_*`` numbers. ``count`` goes up with every whole-record
+write and every clearing, so that ``count - 1``, the generation, never names two records.
+
+**Write stamp.** ``sequence << STAMP_SHIFT | patches``. Whole-record writes take the next ``sequence``, by which records
+are ordered. ``patches`` goes up, and wraps, with every partial write, which puts the same word back: a reader who looks
+at the header before and after its copy must still see that the record moved.
+
+**Control.** int64 ``[8]``: see the ``CONTROL_*`` numbers; ``CONTROL_LOCK`` is 0 whenever no op is running. **Journal.**
+int64 ring of slots written, in order; position ``CONTROL_JOURNAL`` counts all that was ever noted, so entry ``p`` is at
+``p % len(journal)``.
+
+**Seed.** int64 ``[1]``, on the storage's device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_WRITES, CONTROL_JOURNAL, CONTROL_STAMP, CONTROL_LOCK = range(6)
+CONTROL_SIZE = 8
+HEADER_BYTES = 16
+SLOT_BUSY, SLOT_LIVE, SLOT_COUNT_SHIFT = 1, 2, 2
+STAMP_SHIFT = 12
+
+STRATEGIES = ("random", "recency", "reward", "variance")
+ADVANTAGE_KINDS = ("std", "mean", "leave_one_out")
+
+# What happened to one row of a conditional update.
+UPDATED, STALE, VERSION_REJECTED, SUPERSEDED = range(4)
+# Bits of the flags that `sample_groups` returns.
+FEW_GROUPS, SHORT_GROUP, NAN_DRAWN = 1, 2, 4
+
+library = torch.library.Library("torchrb", "DEF")
+SCHEMAS: dict[str, str] = {}
+
+
+def _declare(schema: str):
+    """Declare an op and register the decorated function as its fake."""
+    library.define(schema)
+    name = schema.split("(", 1)[0]
+    SCHEMAS[name] = schema
+
+    def register(fake):
+        torch.library.register_fake(f"torchrb::{name}", fake, lib=library)
+        return fake
+
+    return register
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+@_declare(
+    "append_rows_(Tensor(a!)[] tables, Tensor(b!) control, Tensor(c!) journal, int[] layout, Tensor[] values,"
+    " int num_rows) -> (Tensor slots, Tensor generations)"
+)
+def _append_rows(tables, control, journal, layout, values, num_rows):
+    """Write ``num_rows`` whole records at the cursor, oldest overwritten first.
+
+    ``values[leaf]``: contiguous, ``[num_rows, ...]``. Returns the slot of each row and the generation that this very
+    row got, int64 ``[num_rows]``: where the batch wraps over itself, the earlier rows' handles are stale at once.
+    Cursor, length, write count, stamps and journal move along; length is published after the rows.
+    """
+    return control.new_empty((num_rows,)), control.new_empty((num_rows,))
+
+
+@_declare(
+    "write_rows_(Tensor(a!)[] tables, Tensor(b!) control, Tensor(c!) journal, int[] layout, Tensor slots,"
+    " Tensor[] values, bool renew) -> Tensor generations"
+)
+def _write_rows(tables, control, journal, layout, slots, values, renew):
+    """Write rows at given slots (int64 ``[n]``); among equal slots the last row stays.
+
+    ``renew``: whole records. Each write steps the slot's generation, makes it live, takes a new stamp, and the length
+    reaches at least the highest slot. Otherwise the leaves in ``layout`` are parts of records, which keep their
+    generation and stamp. Returns the generation after each row's own write, int64 ``[n]``; -1 for a slot out of range.
+    """
+    return slots.new_empty(slots.shape)
+
+
+@_declare(
+    "read_rows(Tensor[] tables, int[] layout, Tensor[] templates, Tensor slots)"
+    " -> (Tensor[] leaves, Tensor generations)"
+)
+def _read_rows(tables, layout, templates, slots):
+    """Copy rows out: leaf ``i`` is ``[n, *templates[i].shape[1:]]`` of ``templates[i].dtype``, contiguous.
+
+    ``generations``, int64 ``[n]``, belong to the very content returned; -1 for a slot never written or out of range
+    (whose content is zero).
+    """
+    leaves = [t.new_empty((slots.shape[0], *t.shape[1:])) for t in templates]
+    return leaves, slots.new_empty(slots.shape)
+
+
+@_declare(
+    "update_rows_if_(Tensor(a!)[] tables, Tensor(b!) control, Tensor(c!) journal, int[] layout, Tensor slots,"
+    " Tensor generations, Tensor[] values, int[] version_leaf, Tensor? version, bool require_newer) -> Tensor status"
+)
+def _update_rows_if(
+    tables, control, journal, layout, slots, generations, values, version_leaf, version, require_newer
+):
+    """Write parts of records whose slot is live and still has the given generation, row by row, all leaves at once.
+
+    With ``version`` (``[n]``, of the stored leaf's dtype; ``version_leaf`` is its layout entry) a live row also needs
+    ``version > stored`` (``require_newer``) or ``version >= stored``; NaN is never accepted, a stored NaN always gives
+    way; the accepted version is stored too. Among rows addressing one record, without versions the last is written and
+    the others are ``SUPERSEDED``; with versions the highest is (the last of equals), the others are
+    ``VERSION_REJECTED``. Returns uint8 ``[n]``: ``UPDATED``, ``STALE``, ``VERSION_REJECTED`` or ``SUPERSEDED``.
+    """
+    return slots.new_empty(slots.shape, dtype=torch.uint8)
+
+
+@_declare("clear_rows_(Tensor(a!)[] tables, Tensor(b!) control, Tensor(c!) journal, bool reset_writes) -> ()")
+def _clear_rows(tables, control, journal, reset_writes):
+    """Retire every live record (generation +1, not live); cursor and length to 0, and the write count if asked."""
+    return None
+
+
+# --- draws ----------------------------------------------------------------------------------------------------------
+
+
+@_declare("draw_uniform(Tensor seed, Tensor control, int num) -> Tensor slots")
+def _draw_uniform(seed, control, num):
+    """``num`` independent slots below the current length, int64 ``[num]``; the length must not be 0."""
+    return control.new_empty((num,))
+
+
+@_declare("group_index(Tensor keys, Tensor slots) -> (Tensor members, Tensor offsets, Tensor num_groups)")
+def _group_index(keys, slots):
+    """Bucket ``slots`` (int64 ``[n]``, ascending) by their key, canonical int64 words ``[n, w]``.
+
+    Groups are ordered by a fixed 64-bit hash of the key, then by the key's words, so their order does not depend on
+    the rows' order. ``members``: int64 ``[n]``, group by group, ascending inside. Group ``g`` is
+    ``members[offsets[g]:offsets[g + 1]]``; ``offsets``: int64 ``[n + 1]``, ``n`` past the last group.
+    ``num_groups``: int64 ``[1]``.
+    """
+    n = slots.shape[0]
+    return slots.new_empty((n,)), slots.new_empty((n + 1,)), slots.new_empty((1,))
+
+
+@_declare(
+    "sample_groups(Tensor seed, Tensor members, Tensor offsets, Tensor num_groups, Tensor[] tables, int[] reward_leaf,"
+    " Tensor reward_template, int groups, int per_group, int strategy)"
+    " -> (Tensor slots, Tensor drawn, Tensor flags)"
+)
+def _sample_groups(
+    seed, members, offsets, num_groups, tables, reward_leaf, reward_template, groups, per_group, strategy
+):
+    """Draw ``groups`` groups and ``per_group`` rows in each; ``strategy`` is a place in ``STRATEGIES``.
+
+    *Groups*: the first ``groups`` images of a keyed permutation of the ranks, all distinct; missing ones are drawn
+    uniformly with replacement, and such a repeat takes rows that the batch has not used before others.
+    *Rows*: ``random``, ``recency``, ``reward`` take the highest score (random key, stamp, reward). ``variance`` takes
+    the subset of greatest variance: rewards less the group's smallest as float64, the k for which
+    ``k * sum(x^2) - (sum x)^2`` is greatest, then the higher total, then more of the largest. Rewards are compared in
+    their own type (``reward_template`` carries dtype and shape; several elements count as their float64 mean, summed in
+    order); number > -inf > NaN. Equal scores: newer stamp, then lower slot. NaN rewards (non-finite ones for
+    ``variance``) come only after every valid row. A group with fewer than ``per_group`` rows gives each once, then
+    valid rows uniformly with replacement (any, if none is valid).
+    *Order*: group-major; inside a group reward descends, recency runs oldest to newest, variance ascends, random by
+    its key; NaN rows after valid ones, repeats at the end.
+
+    Returns ``slots`` int64 ``[groups * per_group]``; ``drawn`` int64 ``[groups, 3]``: rank, rows and valid rows of each
+    group; ``flags`` int64 ``[1]``: ``FEW_GROUPS | SHORT_GROUP | NAN_DRAWN``. There must be a group.
+    """
+    return members.new_empty((groups * per_group,)), members.new_empty((groups, 3)), members.new_empty((1,))
+
+
+# --- groups to gradients --------------------------------------------------------------------------------------------
+
+
+@_declare(
+    "balanced_subset(Tensor returns, int group_size, float low, float high, int max_combinations)"
+    " -> (Tensor index, Tensor found)"
+)
+def _balanced_subset(returns, group_size, low, high, max_combinations):
+    """For each row of ``returns`` (float64 ``[groups, n]``) the ``group_size`` candidates whose mean lies strictly
+    between ``low`` and ``high`` and is closest to their middle; equally close: the larger spread, then the
+    lexicographically first. See ``selection/selectors.py`` for the contract beyond ``max_combinations``.
+
+    Returns ``index`` int64 ``[groups, group_size]``, ascending, and ``found`` bool ``[groups]`` (index is 0 where not).
+    """
+    groups = returns.shape[0]
+    index = returns.new_empty((groups, group_size), dtype=torch.int64)
+    return index, returns.new_empty((groups,), dtype=torch.bool)
+
+
+@_declare("group_advantage(Tensor returns, int kind, float epsilon) -> Tensor advantages")
+def _group_advantage(returns, kind, epsilon):
+    """Group-relative advantages of float32 or float64 ``returns [groups, n]``; ``kind`` is a place in
+    ``ADVANTAGE_KINDS``. NaN returns get 0 and the others are computed without them; a constant group is exactly 0."""
+    return torch.empty_like(returns)
+
+
+def op_names() -> Sequence[str]:
+    """The ops' names, in order of declaration."""
+    return tuple(SCHEMAS)

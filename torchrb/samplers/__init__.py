@@ -1,0 +1,5 @@
+"""Which records are drawn."""
+
+from torchrb.samplers.base import Sampler as Sampler
+from torchrb.samplers.prompt_group import PromptGroupSampler as PromptGroupSampler
+from torchrb.samplers.random import RandomSampler as RandomSampler

@@ -1,0 +1,44 @@
+"""What a sampler is to the buffer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrb.storages.base import Storage
+
+
+class Sampler(ABC):
+    """Chooses slots. A sampler may be used with any storage; what it caches follows the storage's journal.
+
+    A subclass implements `sample`. The buffer holds the storage's lock around it.
+    """
+
+    @abstractmethod
+    def sample(
+        self, storage: Storage, batch_size: int, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Draw ``batch_size`` slots of live records: int64 ``[batch_size]`` on the storage's device, and what there is
+        to tell about the draw. RuntimeError when nothing is stored; ValueError for a batch size that does not fit."""
+
+    def stats(self, storage: Storage) -> dict[str, int]:
+        """Counters for `ReplayBuffer.stats`."""
+        return {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def take_seed(generator: torch.Generator | None, device: torch.device) -> Tensor:
+    """One seed number from the generator, int64 ``[1]`` on ``device``: all that a draw takes from it."""
+    source = device if generator is None else generator.device
+    return torch.empty(1, dtype=torch.int64, device=source).random_(generator=generator).to(device)
+
+
+def require_records(storage: Storage) -> None:
+    """RuntimeError when there is nothing to draw from."""
+    if not len(storage):
+        raise RuntimeError("sample: cannot sample from an empty storage. Write to the buffer first.")

@@ -1,0 +1,156 @@
+"""Balanced groups of completions of the same prompt."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrb import ops
+from torchrb.groups import GroupIndex
+from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, SHORT_GROUP
+from torchrb.samplers.base import Sampler, require_records, take_seed
+from torchrb.selection.strategies import Strategy
+from torchrb.storages.base import Storage
+
+_SHORTFALLS = {
+    FEW_GROUPS: "fewer groups are stored than num_groups={groups}; groups are repeated",
+    SHORT_GROUP: "some groups hold fewer than samples_per_group={per_group} records; records are repeated",
+    NAN_DRAWN: "some groups hold fewer than samples_per_group={per_group} valid rewards; records with NaN rewards are drawn",
+}
+
+
+class PromptGroupSampler(Sampler):
+    """Draws complete groups of records that share a key, as group-relative objectives want them.
+
+    A batch is ``num_groups`` groups of ``samples_per_group`` records, group after group. Nothing is consumed: what was
+    drawn can be drawn again (replay-enhanced policy optimization, RePO, arXiv 2506.09340).
+
+    Keyword Args:
+        num_groups, samples_per_group: exactly one of them; the other follows from the batch size.
+        group_key: the field that names a record's group: integers, bools or floats of any fixed shape, strings, None.
+            A group id that every rollout group gets anew is better than the prompt's text: two groups with the same
+            text are two groups. A float NaN is a ValueError at `sample`.
+        strategy: ``"random"``, ``"recency"``, ``"reward"`` or ``"variance"``; see `selection.strategies`.
+        reward_key: the numeric field that ``"reward"`` and ``"variance"`` rank by, compared in its own type; a record
+            with several rewards counts as their mean.
+        cache_groups: False reads all group keys again at every draw, for keys that are changed in place behind the
+            storage's back. Writes through a buffer or its storage are seen either way.
+
+    Which groups: the first of a pseudo-random permutation of all, so they are distinct, each equally likely, and the
+    same for the same seed and records however the records arrived. Where too few groups, records or valid rewards are
+    stored, the batch is completed by repetition, unused records first, and a warning is raised once for each reason.
+
+    ``sample(..., return_info=True)`` also tells ``group_size`` (int64 ``[num_groups]``, stored records of each drawn
+    group), ``short_group`` (bool ``[num_groups]``), ``num_groups`` and ``num_singleton_groups`` (ints, of all stored).
+
+    Errors: TypeError for both or neither of the counts; ValueError for a batch size that is not a multiple; KeyError
+    for a field that is not stored; TypeError for a storage without fields (`ListStorage`).
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer
+    >>> rb = ReplayBuffer(
+    ...     storage=LazyTensorStorage(100),
+    ...     sampler=PromptGroupSampler(num_groups=2, group_key="prompt", strategy="reward", reward_key="reward"),
+    ...     batch_size=4,
+    ... )
+    >>> prompts, rewards = torch.tensor([5, 5, 5, 6, 6, 6]), torch.tensor([0.0, 1.0, 0.5, 0.2, 0.1, 0.3])
+    >>> _ = rb.extend(TensorDict({"prompt": prompts, "reward": rewards}, [6]))
+    >>> sorted(rb.sample()["reward"].view(2, 2).tolist())
+    [[0.30000001192092896, 0.20000000298023224], [1.0, 0.5]]
+    """
+
+    def __init__(
+        self,
+        *,
+        num_groups: int | None = None,
+        samples_per_group: int | None = None,
+        group_key: Any = "query",
+        strategy: str = "random",
+        reward_key: Any = ("next", "reward"),
+        cache_groups: bool = True,
+    ) -> None:
+        if (num_groups is None) == (samples_per_group is None):
+            raise TypeError(
+                "PromptGroupSampler: give exactly one of num_groups and samples_per_group, "
+                f"got num_groups={num_groups} and samples_per_group={samples_per_group}."
+            )
+        for name, value in (("num_groups", num_groups), ("samples_per_group", samples_per_group)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"PromptGroupSampler: {name} must be a positive int, got {value!r}.")
+        self.num_groups, self.samples_per_group = num_groups, samples_per_group
+        self.group_key, self.reward_key = group_key, reward_key
+        self._strategy = Strategy.named(strategy)
+        self.cache_groups = cache_groups
+        self._index: GroupIndex | None = None
+        self._warned = 0
+
+    @property
+    def strategy(self) -> str:
+        return self._strategy.name.lower()
+
+    def sample(
+        self, storage: Storage, batch_size: int, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        groups, per_group = self._split(batch_size)
+        require_records(storage)
+        index = self._index_of(storage)
+        if self._strategy.needs_reward:
+            column = storage.reward_column(self.reward_key)
+            if column.template.is_complex() or not column.template.shape[1:].numel():
+                raise TypeError(f"PromptGroupSampler: reward_key {self.reward_key!r} must be a real number in each record.")
+            tables, leaf, template = column
+        else:
+            tables, leaf, template = storage.tables, [], index.members
+        seed = take_seed(generator, storage.device)
+        slots, drawn, flags = ops.sample_groups(
+            seed, index.members, index.offsets, index.num_groups, tables, leaf, template, groups, per_group, self._strategy
+        )
+        shortfall = int(flags)
+        if shortfall & ~self._warned:
+            self._warn(shortfall & ~self._warned, groups, per_group)
+        sizes = drawn[:, 1]
+        total, singletons = index.counts
+        return slots, {
+            "group_size": sizes,
+            "short_group": sizes < per_group,
+            "num_groups": total,
+            "num_singleton_groups": singletons,
+        }
+
+    def stats(self, storage: Storage) -> dict[str, int]:
+        """``num_groups`` and ``num_singleton_groups``: all groups singletons means that the key tells records apart
+        instead of grouping them."""
+        if not len(storage):
+            return {"num_groups": 0, "num_singleton_groups": 0}
+        total, singletons = self._index_of(storage).counts
+        return {"num_groups": total, "num_singleton_groups": singletons}
+
+    def _split(self, batch_size: int) -> tuple[int, int]:
+        name, part = ("num_groups", self.num_groups) if self.num_groups else ("samples_per_group", self.samples_per_group)
+        other, rest = divmod(batch_size, part)  # type: ignore[operator]
+        if rest or not other:
+            raise ValueError(
+                f"PromptGroupSampler: batch_size must be a multiple of {name}, got batch_size={batch_size} and {name}={part}."
+            )
+        return (part, other) if self.num_groups else (other, part)  # type: ignore[return-value]
+
+    def _index_of(self, storage: Storage) -> GroupIndex:
+        if self._index is None or self._index.storage is not storage:
+            self._index = GroupIndex(storage, self.group_key)
+        self._index.catch_up(always=not self.cache_groups)
+        return self._index
+
+    def _warn(self, shortfall: int, groups: int, per_group: int) -> None:
+        self._warned |= shortfall
+        for bit, text in _SHORTFALLS.items():
+            if shortfall & bit:
+                message = text.format(groups=groups, per_group=per_group)
+                warnings.warn(f"PromptGroupSampler: {message}. This is said once; info['short_group'] tells each time.", stacklevel=4)
+
+    def __repr__(self) -> str:
+        count = f"num_groups={self.num_groups}" if self.num_groups else f"samples_per_group={self.samples_per_group}"
+        return f"PromptGroupSampler({count}, group_key={self.group_key!r}, strategy={self.strategy!r})"

@@ -1,0 +1,130 @@
+"""What a storage is to the rooms around it."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrb import ops
+from torchrb.generations import generations_at
+from torchrb.journal import new_journal
+from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
+from torchrb.storages.indexing import resolve
+
+
+class Column(NamedTuple):
+    """One field of all rows as an op takes it: tables whose first has the headers, a layout entry, a template."""
+
+    tables: list[Tensor]
+    leaf: list[int]
+    template: Tensor
+
+
+class Storage(ABC):
+    """Rows by slot, with the headers, counters and journal that every buffer on the storage shares.
+
+    A method that writes either does all of it or raises and has changed nothing; each holds `lock`, and so does a
+    caller that needs several calls to see one state. What is written is copied; what is returned is the caller's own.
+
+    ``max_size``: capacity in records. ``device``: where rows live. ``control``, ``journal``: see `ops.schemas`.
+    """
+
+    supports_conditional_update = False
+    ndim = 1
+
+    def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu", ndim: int = 1) -> None:
+        name = type(self).__name__
+        if isinstance(max_size, bool) or not isinstance(max_size, int) or not 0 < max_size < 2**32:
+            raise ValueError(f"{name}: max_size must be an int from 1 to 2**32 - 1, got {max_size!r}.")
+        if ndim != 1:
+            raise ValueError(f"{name}: records along several dimensions are not supported, got ndim={ndim}. Use ndim=1.")
+        self.max_size = max_size
+        self.device = torch.empty(0, device="cpu" if device is None else device).device
+        self.lock = threading.RLock()
+        self.control = torch.zeros(CONTROL_SIZE, dtype=torch.int64, device=self.device)
+        self.journal = new_journal(max_size, self.device)
+        # On a CPU the counters are read through this view: a tenth of the cost of Tensor.item.
+        self._counters = self.control.numpy() if self.device.type == "cpu" else self.control
+
+    # --- counters
+
+    def __len__(self) -> int:
+        return int(self._counters[CONTROL_LENGTH])
+
+    @property
+    def cursor(self) -> int:
+        """The slot that the next append writes first."""
+        return int(self._counters[CONTROL_CURSOR])
+
+    @property
+    def write_count(self) -> int:
+        """Records written through add and extend so far."""
+        return int(self._counters[CONTROL_WRITES])
+
+    # --- rows
+
+    @property
+    @abstractmethod
+    def tables(self) -> list[Tensor]:
+        """The tables; the first one has the headers. Empty before anything was stored."""
+
+    @abstractmethod
+    def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
+        """Write a batch (or ``one`` record) at the cursor. Returns slots and generations, int64 ``[n]``."""
+
+    @abstractmethod
+    def write(self, slots: Tensor, data: Any, *, one: bool = False) -> Tensor:
+        """Overwrite whole records at valid slots (int64 ``[n]``). Returns their generations, int64 ``[n]``."""
+
+    @abstractmethod
+    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
+        """Overwrite some fields of stored records, which stay the same records. KeyError for an unknown field."""
+
+    @abstractmethod
+    def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
+        """Records at valid slots, in an index shape (default: that of ``slots``), and their generations."""
+
+    def clear(self, reset_writes: bool = True) -> None:
+        """Retire every record: their handles are stale from now on. Cursor and length are 0."""
+        with self.lock:
+            if self.tables:
+                ops.clear_rows_(self.tables, self.control, self.journal, reset_writes)
+            elif reset_writes:
+                self.control[CONTROL_WRITES] = 0
+
+    def generations(self, slots: Tensor) -> Tensor:
+        """Generations of slots on the storage's device, any shape; -1 for one never written or out of range."""
+        return generations_at(self.tables, slots) if self.tables else torch.full_like(slots, -1)
+
+    def get(self, index: Any) -> Any:
+        """Records at an index as users write it; see `indexing.resolve`."""
+        with self.lock:
+            slots = resolve(index, len(self), self.device, f"{type(self).__name__}[...]")
+            return self.read(slots.flat, slots.shape)[0]
+
+    def set(self, index: Any, data: Any) -> None:
+        """Overwrite whole records at an index as users write it; a single record takes data without a batch."""
+        with self.lock:
+            slots = resolve(index, len(self), self.device, f"{type(self).__name__}[...] =")
+            self.write(slots.flat, data, one=not slots.shape)
+
+    __getitem__ = get
+    __setitem__ = set
+
+    # --- columns, for samplers
+
+    def group_words(self, key: Any, slots: Tensor) -> Tensor:
+        """Canonical int64 words ``[n, w]`` of a field: equal exactly where the values are. ValueError for NaN."""
+        raise TypeError(f"{type(self).__name__} cannot group its records by a key. Store tensordicts.")
+
+    def reward_column(self, key: Any) -> Column:
+        """A numeric field of all rows. KeyError when there is none of that name."""
+        raise TypeError(f"{type(self).__name__} has no reward column. Store tensordicts.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(len={len(self)}, max_size={self.max_size}, device={str(self.device)!r})"

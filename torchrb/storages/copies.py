@@ -1,0 +1,33 @@
+"""Copies in, copies out: what a storage of Python objects keeps belongs to nobody else."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import is_tensor_collection
+
+_IMMUTABLE = (str, bytes, int, float, complex, bool, type(None))
+
+
+def own_copy(value: Any, device: torch.device | None = None) -> Any:
+    """A copy that shares no memory and no graph with ``value``; tensors go to ``device`` when one is given.
+
+    Containers are copied with all they hold; any other object by `copy.deepcopy`.
+    """
+    if isinstance(value, _IMMUTABLE):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(device=device, copy=True)
+    if is_tensor_collection(value):
+        own = value.detach().clone()
+        return own if device is None else own.to(device)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.copy()
+    if type(value) in (list, tuple, set):
+        return type(value)(own_copy(item, device) for item in value)
+    if type(value) is dict:
+        return {key: own_copy(item, device) for key, item in value.items()}
+    return copy.deepcopy(value)

@@ -1,0 +1,56 @@
+"""From whatever a user puts between brackets to slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Slots(NamedTuple):
+    """Slots, int64 ``[n]``, and the shape they were asked in: ``()`` for a single record."""
+
+    flat: Tensor
+    shape: torch.Size
+
+
+def resolve(index: Any, length: int, device: torch.device, call: str) -> Slots:
+    """Turn an int, slice, range, list, array, tensor or boolean mask into slots below ``length``.
+
+    Negative numbers count from the end. Errors: IndexError for a slot at or past ``length`` (nothing is stored there)
+    and for a mask of another length; TypeError for anything that is not an index.
+    """
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    if index is Ellipsis:
+        index = slice(None)
+    if isinstance(index, slice):
+        index = range(*index.indices(length))
+    if isinstance(index, range):
+        index = torch.arange(index.start, index.stop, index.step) if len(index) else []
+    if isinstance(index, tuple) or not isinstance(index, int | np.integer | np.ndarray | Tensor | Sequence):
+        raise TypeError(f"{call}: expected an int, slice, range, list, array or tensor as index, got {index!r}.")
+    try:
+        slots = torch.as_tensor(index, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{call}: {index!r} is not an index ({error}).") from error
+    if slots.numel() == 0 and slots.dtype != torch.bool:
+        slots = slots.to(torch.int64)
+    if slots.dtype == torch.bool:
+        if slots.shape != (length,):
+            raise IndexError(f"{call}: a mask must have shape [{length}], as many as are stored, got {[*slots.shape]}.")
+        slots = torch.nonzero(slots).view(-1)
+    if slots.is_floating_point() or slots.is_complex():
+        raise TypeError(f"{call}: expected integers as index, got {slots.dtype}.")
+    shape, slots = slots.shape, slots.to(torch.int64).reshape(-1)
+    if slots.device.type == "cpu" and slots.numel():
+        low, high = slots.aminmax()
+        if int(high) >= length or int(low) < -length:
+            wrong = int(high) if int(high) >= length else int(low)
+            raise IndexError(f"{call}: index {wrong} is out of range, {length} records are stored.")
+        if int(low) >= 0:
+            return Slots(slots, shape)
+    return Slots(torch.where(slots < 0, slots + length, slots), shape)

@@ -1,0 +1,117 @@
+"""Storages of Python objects: any record, one at a time, in a list by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrb import ops
+from torchrb.generations import new_headers
+from torchrb.journal import new_journal
+from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL
+from torchrb.storages.base import Storage
+from torchrb.storages.copies import own_copy
+
+_UNBOUNDED = 2**32 - 1
+_FIRST_SLOTS = 1024
+
+
+class ListStorage(Storage):
+    """A list of arbitrary objects.
+
+    Args:
+        max_size: capacity in records; None for no bound.
+        device: where tensors in records are moved when stored; None leaves them where they are.
+
+    Every record is copied when stored and when read, tensors detached; objects that are not tensors, tensordicts or
+    containers of these are deep-copied. ``extend`` takes an iterable of records, each stored as it is.
+
+    >>> from torchrb import ListStorage, ReplayBuffer
+    >>> rb = ReplayBuffer(storage=ListStorage(10), collate_fn=lambda records: records)
+    >>> _ = rb.extend(["a", 1, None])
+    >>> rb[:]
+    ['a', 1, None]
+    """
+
+    def __init__(
+        self, max_size: int | None = None, *, compilable: bool = False, device: torch.device | str | int | None = None
+    ) -> None:
+        self.bounded = max_size is not None
+        super().__init__(_FIRST_SLOTS if max_size is None else max_size)
+        self.items_device = None if device is None else torch.device(device)
+        self._headers = [new_headers(self.max_size, self.device)]
+        self._items: list[Any] = [None] * self.max_size
+        if max_size is None:
+            self.max_size = _UNBOUNDED
+
+    @property
+    def tables(self) -> list[Tensor]:
+        return self._headers
+
+    def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
+        with self.lock:
+            items = [self._take(data)] if one else [self._take(item) for item in self._split(data)]
+            self._make_room(len(items))
+            slots, generations = ops.append_rows_(self.tables, self.control, self.journal, [], [], len(items))
+            self._keep(slots, items)
+            return slots, generations
+
+    def write(self, slots: Tensor, data: Any, *, one: bool = False) -> Tensor:
+        with self.lock:
+            items = [self._take(data)] if one else [self._take(item) for item in self._split(data)]
+            if len(items) != slots.shape[0]:
+                raise ValueError(f"write: {slots.shape[0]} records are addressed, got data for {len(items)}.")
+            generations = ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
+            self._keep(slots, items)
+            return generations
+
+    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
+        raise TypeError(f"{type(self).__name__} keeps whole records and has no fields to set. Use LazyTensorStorage.")
+
+    def clear(self, reset_writes: bool = True) -> None:
+        with self.lock:
+            super().clear(reset_writes)
+            self._items[:] = [None] * len(self._items)
+
+    def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
+        """A list of records, or a single one for an index of shape ``()``."""
+        with self.lock:
+            items = [own_copy(self._items[slot]) for slot in slots.tolist()]
+            generations = self.generations(slots)
+        return (items[0] if shape == () else items), generations
+
+    # --- what a record is
+
+    def _split(self, data: Any) -> Any:
+        """The records in a batch."""
+        if isinstance(data, str | bytes | Mapping) or not hasattr(data, "__iter__"):
+            raise TypeError(
+                f"extend: {type(self).__name__} takes an iterable of records, got {type(data).__name__}. "
+                "Use add() for a single one."
+            )
+        return data
+
+    def _take(self, item: Any) -> Any:
+        """A record as it is kept. Raises before anything was written."""
+        return own_copy(item, self.items_device)
+
+    # --- slots
+
+    def _keep(self, slots: Tensor, items: list[Any]) -> None:
+        for slot, item in zip(slots.tolist(), items, strict=True):
+            self._items[slot] = item
+
+    def _make_room(self, num: int) -> None:
+        """An unbounded storage doubles before it would turn round; readers of its journal start anew."""
+        capacity, needed = len(self._items), int(self._counters[CONTROL_CURSOR]) + num
+        if self.bounded or needed < capacity:
+            return
+        grown = max(2 * capacity, needed + 1)
+        headers = new_headers(grown, self.device)
+        headers[:capacity] = self._headers[0]
+        self._headers, self.journal = [headers], new_journal(grown, self.device)
+        self.control[CONTROL_JOURNAL] += grown + 1
+        self._items += [None] * (grown - capacity)

@@ -1,0 +1,148 @@
+"""A storage of tensordicts whose rows need not have the same shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
+from torch import Tensor
+
+from torchrb import ops
+from torchrb.journal import JournalReader
+from torchrb.storages.base import Column
+from torchrb.storages.keys import value_words
+from torchrb.storages.list import ListStorage
+from torchrb.storages.structure import as_path, shown
+
+
+class LazyStackStorage(ListStorage):
+    """A list of tensordicts, read back as a lazy stack, so that each row keeps its own shapes.
+
+    Args:
+        max_size: capacity in records; None for no bound.
+        stack_dim: where the stack's dimension goes; only 0.
+        device: where the records live; None leaves them where they are.
+
+    Group keys may be ragged (the key is the tuple of values), rewards too (a row counts as its mean).
+
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> from torchrb import LazyStackStorage, ReplayBuffer
+    >>> rb = ReplayBuffer(storage=LazyStackStorage(10))
+    >>> _ = rb.extend([TensorDict({"tokens": torch.arange(n)}) for n in (2, 3)])
+    >>> [row["tokens"].tolist() for row in rb[:].unbind(0)]
+    [[0, 1], [0, 1, 2]]
+    """
+
+    def __init__(
+        self,
+        max_size: int | None = None,
+        *,
+        compilable: bool = False,
+        stack_dim: int = 0,
+        device: torch.device | str | int | None = None,
+    ) -> None:
+        if stack_dim != 0:
+            raise ValueError(f"LazyStackStorage: only stack_dim=0 is supported, got {stack_dim}.")
+        super().__init__(max_size, compilable=compilable, device=device)
+        self._rewards: dict[tuple, _RewardCache] = {}
+
+    def _split(self, data: Any) -> Any:
+        if is_tensor_collection(data):
+            if not data.batch_dims:
+                raise ValueError("extend: a batch needs a batch size, got batch_size=[]. One record is for add().")
+            return data.unbind(0)
+        return super()._split(data)
+
+    def _take(self, item: Any) -> Any:
+        if not is_tensor_collection(item):
+            raise TypeError(f"LazyStackStorage: a record must be a tensordict, got {type(item).__name__}.")
+        return super()._take(item)
+
+    def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
+        items, generations = super().read(slots, shape)
+        if shape == ():
+            return items, generations
+        if not items:
+            raise RuntimeError("LazyStackStorage: there is nothing to stack, no records were asked for.")
+        return lazy_stack(items), generations
+
+    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
+        with self.lock:
+            places = slots.tolist()
+            changed = {place: self._items[place].copy() for place in places}
+            for key, values in fields.items():
+                if len(values) != len(places):
+                    raise ValueError(f"write_fields: field {key!r} needs {len(places)} values, got {len(values)}.")
+                for place, value in zip(places, values, strict=True):
+                    old = self._value(changed[place], key)
+                    if isinstance(old, Tensor) and (value.dtype != old.dtype or value.shape != old.shape):
+                        raise ValueError(
+                            f"write_fields: field {key!r} must be {old.dtype} {[*old.shape]} in row {place}, "
+                            f"got {value.dtype} {[*value.shape]}."
+                        )
+                    changed[place].set(shown(as_path(key)), value.detach().clone() if isinstance(old, Tensor) else value)
+            ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], False)
+            for place, item in changed.items():
+                self._items[place] = item
+
+    def _value(self, item: TensorDictBase, key: Any) -> Any:
+        """One record's value of a field: a tensor, or the Python value of a non-tensor field."""
+        value = item.get(shown(as_path(key)), default=_MISSING)
+        if value is _MISSING:
+            known = list(item.keys(include_nested=True, leaves_only=True))
+            raise KeyError(f"LazyStackStorage: no field {key!r} is stored; stored are {known}.")
+        return value.tolist() if is_non_tensor(value) else value
+
+    def group_words(self, key: Any, slots: Tensor) -> Tensor:
+        words = [value_words(self._value(self._items[slot], key), key) for slot in slots.tolist()]
+        return torch.tensor(words, dtype=torch.int64).view(slots.shape[0], -1)
+
+    def reward_column(self, key: Any) -> Column:
+        with self.lock:
+            cache = self._rewards.setdefault(as_path(key), _RewardCache())
+            column = cache.catch_up(self, key)
+        return Column([self.tables[0], column.view(-1, 1).view(torch.uint8)], [1, 0, 8], column[:0])
+
+    def reward_of(self, slot: int, key: Any) -> int | float:
+        """A record's reward: its own value when of one element, else the float64 mean, summed in index order."""
+        value = self._value(self._items[slot], key)
+        elements = value.reshape(-1).tolist() if isinstance(value, Tensor) else [value]
+        if not elements or not all(isinstance(element, int | float) for element in elements):
+            raise TypeError(f"PromptGroupSampler: reward_key {key!r} must be numeric in every record, got {value!r}.")
+        if len(elements) == 1:
+            return elements[0]
+        total = 0.0
+        for element in elements:
+            total += element
+        return total / len(elements)
+
+
+_MISSING: Any = object()
+
+
+class _RewardCache:
+    """Rewards by slot, kept up to date from the journal: int64 while all are integers, float64 otherwise."""
+
+    def __init__(self) -> None:
+        self._reader = JournalReader()
+        self._values: dict[int, int | float] = {}
+        self._column = torch.empty(0, dtype=torch.int64)
+
+    def catch_up(self, storage: LazyStackStorage, key: Any) -> Tensor:
+        if not self._reader.moved(storage.control):
+            return self._column
+        changed = self._reader.catch_up(storage.control, storage.journal)
+        slots = range(len(storage)) if changed is None else changed.tolist()
+        for slot in slots:
+            self._values.pop(slot, None)
+            if slot < len(storage):
+                self._values[slot] = storage.reward_of(slot, key)
+        integral = all(isinstance(value, int) for value in self._values.values())
+        column = torch.zeros(storage.tables[0].shape[0], dtype=torch.int64 if integral else torch.float64)
+        stored = sorted(self._values)
+        column[stored] = torch.tensor([self._values[slot] for slot in stored], dtype=column.dtype)
+        self._column = column
+        return column

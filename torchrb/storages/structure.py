@@ -1,0 +1,243 @@
+"""The shape of a record: how the user's data falls apart into leaves, and how it is put together again.
+
+A structure is learned from the first batch that a storage is given; every later batch is held against it before
+anything is written. Three kinds: tensordicts (nested, tensorclasses, with non-tensor fields), pytrees of tensors, and
+plain tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.utils._pytree as pytree
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
+from torch import Tensor
+
+from torchrb.storages.copies import own_copy
+from torchrb.storages.records import LeafSpec
+
+
+class Rows(NamedTuple):
+    """A validated batch: each leaf contiguous ``[num, *shape]`` on the storage's device, each non-tensor field a list
+    of ``num`` values that belong to the storage."""
+
+    num: int
+    values: list[Tensor]
+    objects: list[list[Any]]
+
+
+class Structure(Protocol):
+    """What a storage asks of a structure. Keys are tuples inside, ``"a"`` or ``("a", "b")`` outside."""
+
+    leaves: list[LeafSpec]
+    object_keys: list[tuple]
+
+    def flatten(self, batch: Any, device: torch.device, call: str) -> Rows:
+        """Validate a batch and take it apart. KeyError for missing or extra fields, ValueError for a shape or dtype."""
+
+    def build(self, values: Sequence[Tensor], objects: Sequence[list[Any]], shape: torch.Size) -> Any:
+        """The inverse: records of the given index shape."""
+
+
+def as_path(key: Any) -> tuple:
+    """A key as the tuple of its parts."""
+    if not isinstance(key, tuple):
+        return (key,)
+    return tuple(part for item in key for part in (as_path(item) if isinstance(item, tuple) else (item,)))
+
+
+def shown(path: tuple) -> Any:
+    """A path as its user writes it."""
+    return path[0] if len(path) == 1 else path
+
+
+def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call: str) -> Tensor:
+    """``value`` as ``[num, *leaf.shape]`` of the leaf's dtype: detached, contiguous, on ``device``."""
+    field = "data" if leaf.key == () else f"field {shown(leaf.key)!r}"
+    if not isinstance(value, Tensor):
+        value = torch.as_tensor(value)
+    if value.dtype != leaf.dtype:
+        raise ValueError(
+            f"{call}: {field} is stored as {leaf.dtype}, got {value.dtype}. Convert it first: value.to({leaf.dtype})."
+        )
+    if value.shape != (num, *leaf.shape):
+        raise ValueError(f"{call}: {field} must have shape {[num, *leaf.shape]}, got {[*value.shape]}.")
+    if value.device.type == "meta" or value.layout != torch.strided:
+        raise ValueError(f"{call}: {field} must be a dense tensor with data, got {value.layout} on {value.device}.")
+    value = value.detach().to(device)
+    if value.is_conj() or value.is_neg():
+        value = value.resolve_conj().resolve_neg()
+    return value.contiguous()
+
+
+def as_batch(data: Any, call: str) -> Any:
+    """What `extend` was given, as one batch: a list (or range, or other iterable) is stacked, the rest is a batch."""
+    if isinstance(data, Tensor | tuple | Mapping) or is_tensor_collection(data):
+        return data
+    try:
+        items = [as_one(item, call) for item in data]
+    except TypeError as error:
+        raise TypeError(f"{call}: expected a tensordict, tensor, pytree or list of these, got {data!r}.") from error
+    if not items:
+        return None
+    try:
+        if is_tensor_collection(items[0]) or isinstance(items[0], Tensor):
+            return torch.cat(items)
+        return pytree.tree_map(lambda *parts: torch.cat(parts), items[0], *items[1:])
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{call}: the items of the list cannot be stacked into one batch: {error}") from error
+
+
+def as_one(data: Any, call: str) -> Any:
+    """What `add` was given, as a batch of one."""
+    if is_tensor_collection(data) or isinstance(data, Tensor):
+        return data.unsqueeze(0)
+    if isinstance(data, str | None):
+        raise TypeError(f"{call}: this storage keeps tensors, got {data!r}. Put it into a tensordict, or use ListStorage.")
+    return pytree.tree_map(lambda leaf: torch.as_tensor(leaf).unsqueeze(0), data)
+
+
+def structure_of(batch: Any, device: torch.device, call: str) -> Structure:
+    """Learn the structure of a batch."""
+    if is_tensor_collection(batch):
+        return TensorDictStructure(batch, device, call)
+    return PytreeStructure(batch, call)
+
+
+class _Node(NamedTuple):
+    """A (nested) tensordict: its type, the batch dimensions it has beyond the record's, and its entries in order."""
+
+    type: type
+    tail: torch.Size
+    entries: list[tuple[str, Any]]  # name -> leaf number, ~object number, or _Node
+
+
+class TensorDictStructure:
+    """Records of a tensordict or tensorclass with batch size ``[num, *rest]``."""
+
+    def __init__(self, batch: Any, device: torch.device, call: str) -> None:
+        if not batch.batch_dims:
+            raise ValueError(f"{call}: a batch needs a batch size, got batch_size=[]. One record is for add().")
+        self.device = device
+        self.leaves: list[LeafSpec] = []
+        self.object_keys: list[tuple] = []
+        self._root = self._learn(batch, (), batch.shape)
+        self._leaf_keys = {leaf.key for leaf in self.leaves}
+        self._object_keys = set(self.object_keys)
+
+    def _learn(self, td: Any, path: tuple, outer: torch.Size) -> _Node:
+        entries: list[tuple[str, Any]] = []
+        for name, value in td.items():
+            key = (*path, name)
+            if isinstance(value, Tensor):
+                entries.append((name, len(self.leaves)))
+                self.leaves.append(LeafSpec(key, value.dtype, value.shape[1:]))
+            elif is_non_tensor(value):
+                entries.append((name, ~len(self.object_keys)))
+                self.object_keys.append(key)
+            else:
+                entries.append((name, self._learn(value, key, outer)))
+        return _Node(type(td), td.batch_size[1:], entries)
+
+    def flatten(self, batch: Any, device: torch.device, call: str) -> Rows:
+        if not is_tensor_collection(batch):
+            raise TypeError(f"{call}: the storage holds tensordicts, got {type(batch).__name__}.")
+        if batch.batch_size[1:] != self._root.tail or not batch.batch_dims:
+            expected = ["n", *self._root.tail]
+            raise ValueError(f"{call}: expected batch_size {expected}, got {[*batch.batch_size]}.")
+        leaves: dict[tuple, Tensor] = {}
+        objects: dict[tuple, list] = {}
+        _walk(batch, (), leaves, objects)
+        if leaves.keys() != self._leaf_keys or objects.keys() != self._object_keys:
+            self._explain(leaves, objects, call)
+        num = batch.batch_size[0]
+        return Rows(
+            num,
+            [check_value(leaf, leaves[leaf.key], num, device, call) for leaf in self.leaves],
+            [own_copy(objects[key]) for key in self.object_keys],
+        )
+
+    def _explain(self, leaves: Mapping, objects: Mapping, call: str) -> None:
+        given, stored = leaves.keys() | objects.keys(), self._leaf_keys | self._object_keys
+        missing, extra = stored - given, given - stored
+        if missing or extra:
+            parts = [f"{word} {sorted(map(str, map(shown, keys)))}" for word, keys in
+                     (("missing", missing), ("not stored", extra)) if keys]  # fmt: skip
+            stored_keys = sorted(str(shown(key)) for key in stored)
+            raise KeyError(f"{call}: fields must be those of the storage, {stored_keys}; {', '.join(parts)}.")
+        changed = sorted(str(shown(key)) for key in (leaves.keys() & self._object_keys) | (objects.keys() & self._leaf_keys))
+        raise ValueError(f"{call}: fields {changed} must stay tensors or stay non-tensors, as first stored.")
+
+    def build(self, values: Sequence[Tensor], objects: Sequence[list[Any]], shape: torch.Size) -> Any:
+        if len(shape) != 1:
+            values = [v.view((*shape, *leaf.shape)) for v, leaf in zip(values, self.leaves, strict=True)]
+        return self._make(self._root, values, objects, shape)
+
+    def _make(self, node: _Node, values: Sequence[Tensor], objects: Sequence[list[Any]], shape: torch.Size) -> Any:
+        source: dict[str, Any] = {}
+        for name, entry in node.entries:
+            if isinstance(entry, _Node):
+                source[name] = self._make(entry, values, objects, shape)
+            elif entry >= 0:
+                source[name] = values[entry]
+            else:
+                source[name] = _non_tensor(objects[~entry], shape)
+        td = TensorDict._new_unsafe(source=source, batch_size=torch.Size((*shape, *node.tail)), device=self.device)
+        return td if issubclass(node.type, TensorDictBase) else node.type.from_tensordict(td)
+
+
+def _walk(td: Any, path: tuple, leaves: dict[tuple, Tensor], objects: dict[tuple, list]) -> None:
+    for name, value in td.items():
+        if isinstance(value, Tensor):
+            leaves[(*path, name)] = value
+        elif is_non_tensor(value):
+            objects[(*path, name)] = value.tolist()
+        else:
+            _walk(value, (*path, name), leaves, objects)
+
+
+def _non_tensor(values: list[Any], shape: torch.Size) -> Any:
+    if not shape:
+        return NonTensorData(values[0])
+    if not values:
+        return NonTensorData(None, batch_size=shape)
+    if len(shape) == 1:
+        return NonTensorStack(*(NonTensorData(value) for value in values))
+    step = len(values) // shape[0]
+    return NonTensorStack(*(_non_tensor(values[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])))
+
+
+class PytreeStructure:
+    """Records that are nested dicts, lists and tuples of tensors (a single tensor is the smallest of them)."""
+
+    object_keys: list[tuple] = []
+
+    def __init__(self, batch: Any, call: str) -> None:
+        flat, self._spec = pytree.tree_flatten_with_path(batch, is_leaf=is_tensor_collection)
+        self.leaves = []
+        for path, value in flat:
+            key = tuple(getattr(step, "key", getattr(step, "idx", step)) for step in path)
+            if is_tensor_collection(value) or not isinstance(value, Tensor):
+                raise TypeError(f"{call}: a pytree must hold tensors only, got {type(value).__name__} at {key}.")
+            if not value.dim():
+                raise ValueError(f"{call}: a batch needs a first dimension, got a scalar. One record is for add().")
+            self.leaves.append(LeafSpec(key, value.dtype, value.shape[1:]))
+        if not self.leaves:
+            raise ValueError(f"{call}: there is no tensor in {batch!r}.")
+
+    def flatten(self, batch: Any, device: torch.device, call: str) -> Rows:
+        flat, spec = pytree.tree_flatten(batch, is_leaf=is_tensor_collection)
+        if spec != self._spec:
+            raise KeyError(f"{call}: expected the structure {self._spec}, got {spec}.")
+        first = torch.as_tensor(flat[0])
+        if not first.dim():
+            raise ValueError(f"{call}: a batch needs a first dimension, got a scalar. One record is for add().")
+        num = first.shape[0]
+        return Rows(num, [check_value(leaf, v, num, device, call) for leaf, v in zip(self.leaves, flat, strict=True)], [])
+
+    def build(self, values: Sequence[Tensor], objects: Sequence[list[Any]], shape: torch.Size) -> Any:
+        if len(shape) != 1:
+            values = [v.view((*shape, *leaf.shape)) for v, leaf in zip(values, self.leaves, strict=True)]
+        return pytree.tree_unflatten(values, self._spec)

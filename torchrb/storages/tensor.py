@@ -1,0 +1,275 @@
+"""Storages of tensors: preallocated rows on one device, written and read by ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from torchrb import ops
+from torchrb.ops.schemas import UPDATED
+from torchrb.storages.base import Column, Storage
+from torchrb.storages.copies import own_copy
+from torchrb.storages.keys import number_words, value_words
+from torchrb.storages.records import RecordTable, columns, packed
+from torchrb.storages.structure import Rows, Structure, as_batch, as_one, as_path, check_value, shown, structure_of
+
+
+class LazyTensorStorage(Storage):
+    """Preallocated tensors, allocated when the first batch tells what a record is.
+
+    Args:
+        max_size: capacity in records.
+        device: where the records live.
+        ndim: only 1.
+        compilable: accepted for compatibility; every op can be compiled.
+        layout: ``"packed"`` (default) keeps a record in one piece of memory, ``"columns"`` each field in a tensor of its
+            own. Results are the same.
+
+    Data: tensordicts (nested, any leaf shape and dtype, strings and None as non-tensor fields), tensorclasses, tensors,
+    and pytrees of tensors. Later batches must have the same fields, dtypes and row shapes (KeyError, ValueError); data on
+    another device is moved.
+
+    >>> import torch
+    >>> from torchrb import LazyTensorStorage, ReplayBuffer
+    >>> rb = ReplayBuffer(storage=LazyTensorStorage(3))
+    >>> rb.extend({"x": torch.arange(4)})
+    tensor([0, 1, 2, 0])
+    >>> rb[:]
+    {'x': tensor([3, 1, 2])}
+    """
+
+    supports_conditional_update = True
+
+    def __init__(
+        self,
+        max_size: int,
+        *,
+        device: torch.device | str = "cpu",
+        ndim: int = 1,
+        compilable: bool = False,
+        layout: Literal["packed", "columns"] = "packed",
+    ) -> None:
+        super().__init__(max_size, device, ndim)
+        if layout not in ("packed", "columns"):
+            raise ValueError(f"{type(self).__name__}: layout must be 'packed' or 'columns', got {layout!r}.")
+        self._layout = layout
+        self.structure: Structure | None = None
+        self._records = RecordTable([], [], [])
+        self._objects: list[list[Any]] = []
+
+    @property
+    def tables(self) -> list[Tensor]:
+        return self._records.tables
+
+    # --- writing
+
+    def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
+        with self.lock:
+            rows = self._take_apart(data, one, "add" if one else "extend")
+            if rows is None:
+                return self._no_slots(), self._no_slots()
+            records = self._records
+            slots, generations = ops.append_rows_(
+                records.tables, self.control, self.journal, records.layout, rows.values, rows.num
+            )
+            self._keep_objects(range(len(self._objects)), slots, rows.objects)
+            return slots, generations
+
+    def write(self, slots: Tensor, data: Any, *, one: bool = False) -> Tensor:
+        with self.lock:
+            rows = self._take_apart(data, one, "write")
+            if rows is None:
+                rows = Rows(0, [], [])
+            if rows.num != slots.shape[0]:
+                raise ValueError(f"write: {slots.shape[0]} records are addressed, got data for {rows.num}.")
+            if not rows.num:
+                return self._no_slots()
+            records = self._records
+            generations = ops.write_rows_(
+                records.tables, self.control, self.journal, records.layout, slots, rows.values, True
+            )
+            self._keep_objects(range(len(self._objects)), slots, rows.objects)
+            return generations
+
+    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
+        with self.lock:
+            leaves, values, places, objects = self.plan_fields(fields, slots.shape[0], "write_fields")
+            records = self._records
+            ops.write_rows_(
+                records.tables, self.control, self.journal, records.part(leaves), slots, values, False
+            )
+            self._keep_objects(places, slots, objects)
+
+    def clear(self, reset_writes: bool = True) -> None:
+        with self.lock:
+            super().clear(reset_writes)
+            for column in self._objects:
+                column[:] = [None] * self.max_size
+
+    def _take_apart(self, data: Any, one: bool, call: str) -> Rows | None:
+        """Validate; on the first batch also learn the structure and allocate. None when there are no rows."""
+        batch = as_one(data, call) if one else as_batch(data, call)
+        if batch is None:
+            return None
+        if self.structure is not None:
+            return self.structure.flatten(batch, self.device, call)
+        structure = structure_of(batch, self.device, call)
+        rows = structure.flatten(batch, self.device, call)
+        self._records = self._allocate(structure)
+        self._objects = [[None] * self.max_size for _ in structure.object_keys]
+        self.structure = structure
+        return rows
+
+    def _allocate(self, structure: Structure) -> RecordTable:
+        if self._layout == "packed" or not structure.leaves:
+            return packed(structure.leaves, self.max_size, self.device)
+        tensors = [
+            torch.zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=self.device) for leaf in structure.leaves
+        ]
+        return columns(structure.leaves, tensors)
+
+    def _keep_objects(self, places: Any, slots: Tensor, objects: list[list[Any]]) -> None:
+        for place, values in zip(places, objects, strict=True):
+            column = self._objects[place]
+            for slot, value in zip(slots.tolist(), values, strict=True):
+                column[slot] = value
+
+    def _no_slots(self) -> Tensor:
+        return torch.empty(0, dtype=torch.int64, device=self.device)
+
+    # --- fields
+
+    def find(self, key: Any, call: str) -> int:
+        """The number of a tensor field, or ``~number`` of a non-tensor one. KeyError when there is none."""
+        path = as_path(key)
+        known: list[tuple] = []
+        if self.structure is not None:
+            for i, leaf in enumerate(self.structure.leaves):
+                if leaf.key == path:
+                    return i
+            if path in self.structure.object_keys:
+                return ~self.structure.object_keys.index(path)
+            known = [*(leaf.key for leaf in self.structure.leaves), *self.structure.object_keys]  # type: ignore[misc]
+        raise KeyError(f"{call}: no field {key!r} is stored; stored are {[shown(path) for path in known]}.")
+
+    def plan_fields(
+        self, fields: Mapping[Any, Any], num: int, call: str
+    ) -> tuple[list[int], list[Tensor], list[int], list[list[Any]]]:
+        """Validate new values of some fields for ``num`` records; writes nothing.
+
+        Returns leaf numbers and their values, non-tensor field numbers and their values. KeyError for a field that is
+        not stored, ValueError for a shape or dtype.
+        """
+        leaves, values, places, objects = [], [], [], []
+        for key, value in fields.items():
+            number = self.find(key, call)
+            if number >= 0:
+                leaves.append(number)
+                values.append(check_value(self.structure.leaves[number], value, num, self.device, call))  # type: ignore[union-attr]
+                continue
+            items = value.tolist() if hasattr(value, "tolist") else value
+            if not isinstance(items, list) or len(items) != num:
+                raise ValueError(f"{call}: field {key!r} needs a list of {num} values, got {items!r}.")
+            places.append(~number)
+            objects.append(own_copy(items))
+        return leaves, values, places, objects
+
+    def update_if(
+        self,
+        slots: Tensor,
+        generations: Tensor,
+        fields: tuple[list[int], list[Tensor], list[int], list[list[Any]]],
+        version_leaf: int | None,
+        version: Tensor | None,
+        require_newer: bool,
+    ) -> Tensor:
+        """One conditional update, planned by `plan_fields`; see the op `update_rows_if_`. Returns status, uint8 [n]."""
+        leaves, values, places, objects = fields
+        with self.lock:
+            records = self._records
+            status = ops.update_rows_if_(
+                records.tables,
+                self.control,
+                self.journal,
+                records.part(leaves),
+                slots,
+                generations,
+                values,
+                [] if version_leaf is None else records.leaf(version_leaf),
+                version,
+                require_newer,
+            )
+            if places:
+                done = torch.nonzero(status == UPDATED).view(-1)
+                kept = [[column[i] for i in done.tolist()] for column in objects]
+                self._keep_objects(places, slots[done], kept)
+            return status
+
+    # --- reading
+
+    def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
+        with self.lock:
+            if self.structure is None:
+                raise RuntimeError(f"{type(self).__name__}: nothing was stored yet.")
+            records = self._records
+            values, generations = ops.read_rows(records.tables, records.layout, records.templates, slots)
+            objects = []
+            if self._objects:
+                places = slots.tolist()
+                objects = [[own_copy(column[place]) for place in places] for column in self._objects]
+        return self.structure.build(values, objects, slots.shape if shape is None else shape), generations
+
+    def group_words(self, key: Any, slots: Tensor) -> Tensor:
+        number = self.find(key, "PromptGroupSampler: group_key")
+        if number < 0:
+            words = [value_words(self._objects[~number][slot], key) for slot in slots.tolist()]
+            return torch.tensor(words, dtype=torch.int64, device=self.device).view(slots.shape[0], -1)
+        column = self.reward_column(key)
+        return number_words(ops.read_rows(column.tables, column.leaf, [column.template], slots)[0][0], key)
+
+    def reward_column(self, key: Any) -> Column:
+        number = self.find(key, "PromptGroupSampler: reward_key")
+        if number < 0:
+            raise TypeError(f"PromptGroupSampler: reward_key {key!r} names a non-tensor field; a reward is numeric.")
+        return Column(self._records.tables, self._records.leaf(number), self._records.templates[number])
+
+
+class TensorStorage(LazyTensorStorage):
+    """A storage over tensors that exist already: every row counts as a record from the start.
+
+    Args:
+        storage: a tensordict, tensorclass, tensor or pytree of tensors, all with the same first dimension. Its tensors
+            are adopted when they are contiguous and on ``device``, and copied otherwise; an adopted tensor shows later
+            writes, and is the one thing a storage shares with its user.
+        max_size: if given, must equal that dimension.
+
+    >>> import torch
+    >>> from torchrb import ReplayBuffer, TensorStorage
+    >>> rb = ReplayBuffer(storage=TensorStorage({"x": torch.arange(3)}))
+    >>> len(rb), rb.extend({"x": torch.tensor([7])}), rb[:]["x"]
+    (3, tensor([0]), tensor([7, 1, 2]))
+    """
+
+    def __init__(
+        self,
+        storage: Any,
+        max_size: int | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        ndim: int = 1,
+        compilable: bool = False,
+    ) -> None:
+        where = torch.empty(0, device=device).device
+        structure = structure_of(storage, where, "TensorStorage")
+        rows = structure.flatten(storage, where, "TensorStorage")
+        if max_size not in (None, rows.num):
+            raise ValueError(f"TensorStorage: max_size must be the {rows.num} rows of the data, got {max_size}.")
+        super().__init__(rows.num, device=device, ndim=ndim, compilable=compilable, layout="columns")
+        self.structure = structure
+        self._records = columns(structure.leaves, rows.values) if rows.values else self._allocate(structure)
+        self._objects = rows.objects
+        slots = torch.arange(rows.num, device=self.device)
+        ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)

@@ -1,0 +1,177 @@
+"""Conditional updates: a late patch lands on the record it was made for, or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import is_non_tensor, is_tensor_collection
+from torch import Tensor
+
+from torchrb.ops.schemas import STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
+from torchrb.storages.base import Storage
+from torchrb.storages.structure import as_path, shown
+from torchrb.storages.tensor import LazyTensorStorage
+
+_CALL = "update_if_present"
+
+
+class ConditionalUpdateResult:
+    """What became of each row of an `update_if_present`.
+
+    ``updated``: bool, shaped like the index; the row was written. ``version_rejected``: bool of the same shape, the record
+    was live but its version was not lower; None when no version was given. ``stale``: the handle names no live record.
+    ``superseded``: another row of the same call addressed the same record, later, and was written instead.
+    ``updated_count``, ``stale_count``, ``version_rejected_count``, ``superseded_count``: ints, counted when read.
+    """
+
+    def __init__(self, status: Tensor, versioned: bool) -> None:
+        self._status, self._versioned = status, versioned
+
+    @property
+    def updated(self) -> Tensor:
+        return self._status == UPDATED
+
+    @property
+    def stale(self) -> Tensor:
+        return self._status == STALE
+
+    @property
+    def superseded(self) -> Tensor:
+        return self._status == SUPERSEDED
+
+    @property
+    def version_rejected(self) -> Tensor | None:
+        return self._status == VERSION_REJECTED if self._versioned else None
+
+    @property
+    def updated_count(self) -> int:
+        return int(self.updated.sum())
+
+    @property
+    def stale_count(self) -> int:
+        return int(self.stale.sum())
+
+    @property
+    def superseded_count(self) -> int:
+        return int(self.superseded.sum())
+
+    @property
+    def version_rejected_count(self) -> int:
+        return int((self._status == VERSION_REJECTED).sum())
+
+    def __repr__(self) -> str:
+        rejected = f", version_rejected_count={self.version_rejected_count}" if self._versioned else ""
+        return (
+            f"ConditionalUpdateResult(updated_count={self.updated_count}, stale_count={self.stale_count}, "
+            f"superseded_count={self.superseded_count}{rejected})"
+        )
+
+
+class Plan(NamedTuple):
+    """A validated conditional update; nothing is written yet."""
+
+    storage: LazyTensorStorage
+    shape: torch.Size
+    slots: Tensor
+    generations: Tensor
+    fields: tuple[list[int], list[Tensor], list[int], list[list[Any]]]
+    version_leaf: int | None
+    version: Tensor | None
+    require_newer: bool
+
+
+def plan(
+    storage: Storage,
+    index: Any,
+    generation: Any,
+    patch: Any,
+    version_key: Any,
+    version: Any,
+    require_newer: bool,
+) -> Plan:
+    """Validate everything that can be wrong with a conditional update, so that `apply` cannot fail half-way."""
+    if not isinstance(storage, LazyTensorStorage):
+        raise RuntimeError(f"{_CALL}: {type(storage).__name__} does not support conditional updates. Use LazyTensorStorage.")
+    index, generation = _integers("index", index), _integers("generation", generation)
+    if index.shape != generation.shape:
+        raise ValueError(
+            f"{_CALL}: index and generation must have the same shape, got {[*index.shape]} and {[*generation.shape]}."
+        )
+    slots = index.to(storage.device).reshape(-1).contiguous()
+    generations = generation.to(storage.device).reshape(-1).contiguous()
+
+    fields = fields_of(patch, _CALL)
+    version_leaf, stored_version = None, None
+    if (version_key is None) != (version is None):
+        given, missing = ("version", "version_key") if version_key is None else ("version_key", "version")
+        raise ValueError(f"{_CALL}: version_key and version go together, got {given} without {missing}.")
+    if version_key is not None:
+        if isinstance(version_key, str) and "." in version_key:
+            raise ValueError(
+                f"{_CALL}: version_key {version_key!r} is a dotted string. Name a nested field by a tuple: "
+                f"{tuple(version_key.split('.'))}."
+            )
+        if as_path(version_key) in {as_path(key) for key in fields}:
+            raise ValueError(f"{_CALL}: version_key {version_key!r} must not be in patch; the version is written with it.")
+        version_leaf = storage.find(version_key, _CALL)
+        stored_version = _version_for(storage, version_leaf, version_key, version, slots.shape[0])
+    planned = storage.plan_fields(fields, slots.shape[0], _CALL)
+    return Plan(storage, index.shape, slots, generations, planned, version_leaf, stored_version, bool(require_newer))
+
+
+def apply(plan: Plan, device: torch.device) -> ConditionalUpdateResult:
+    """Carry a plan out, row by row, in one op."""
+    status = plan.storage.update_if(
+        plan.slots, plan.generations, plan.fields, plan.version_leaf, plan.version, plan.require_newer
+    )
+    return ConditionalUpdateResult(status.view(plan.shape).to(device), plan.version is not None)
+
+
+def _integers(name: str, value: Any) -> Tensor:
+    tensor = torch.as_tensor(value)
+    if tensor.dtype == torch.bool:
+        raise TypeError(f"{_CALL}: {name} must hold integers, got a boolean mask. Pass mask.nonzero().view(-1).")
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise TypeError(f"{_CALL}: {name} must hold integers, got {tensor.dtype}.")
+    return tensor.to(torch.int64)
+
+
+def fields_of(fields: Any, call: str) -> dict[Any, Any]:
+    """The leaves of a tensordict or of a (nested) mapping by key; ValueError where one is named twice."""
+    if not (isinstance(fields, Mapping) or is_tensor_collection(fields)):
+        raise TypeError(f"{call}: expected a mapping or a tensordict, got {type(fields).__name__}.")
+    leaves: dict[Any, Any] = {}
+    for key, value in fields.items():
+        nested = isinstance(value, Mapping) or (is_tensor_collection(value) and not is_non_tensor(value))
+        for rest, leaf in fields_of(value, call).items() if nested else [((), value)]:
+            path = shown((*as_path(key), *as_path(rest)))
+            if path in leaves:
+                raise ValueError(f"{call}: field {path!r} is named twice.")
+            leaves[path] = leaf
+    return leaves
+
+
+def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any, num: int) -> Tensor:
+    """The incoming versions as ``[num]`` of the stored field's dtype; ValueError where that would change a value."""
+    leaf = storage.structure.leaves[number] if number >= 0 else None  # type: ignore[union-attr]
+    if leaf is None or leaf.shape.numel() != 1 or leaf.dtype == torch.bool or leaf.dtype.is_complex:
+        raise ValueError(f"{_CALL}: version_key {key!r} must name a field of one real number a record.")
+    given = torch.as_tensor(version)
+    if given.dtype == torch.bool or given.is_complex():
+        raise ValueError(f"{_CALL}: version must be a number or a tensor of numbers, got {given.dtype}.")
+    if given.dim() == 0:
+        given = given.expand(num)
+    if given.numel() != num:
+        raise ValueError(f"{_CALL}: version must be a scalar or have one entry for each of {num} records, got {[*given.shape]}.")
+    given = given.reshape(num)
+    if given.is_floating_point() and not leaf.dtype.is_floating_point:
+        raise ValueError(f"{_CALL}: field {key!r} is stored as {leaf.dtype}, got versions of {given.dtype}. Convert them first.")
+    converted = given.to(leaf.dtype)
+    if given.device.type == "cpu" and given.dtype != leaf.dtype:
+        same = (converted.to(given.dtype) == given) | (given != given)
+        if not bool(same.all()):
+            value = given[~same][0].item()
+            raise ValueError(f"{_CALL}: version {value} does not fit field {key!r}, which is stored as {leaf.dtype}.")
+    return converted.to(storage.device).contiguous()

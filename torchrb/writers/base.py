@@ -1,0 +1,67 @@
+"""What a writer is to the buffer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrb.storages.base import Storage
+
+
+class Writer(ABC):
+    """Decides where records go. The storage counts, stamps and notes what is written, so a writer keeps no counters of
+    its own, and two buffers on one storage never write over each other's cursor.
+
+    A subclass implements `append`.
+    """
+
+    def __init__(self) -> None:
+        self._storage: Storage | None = None
+
+    def register_storage(self, storage: Storage) -> None:
+        """Tell the writer where to write."""
+        self._storage = storage
+
+    @property
+    def storage(self) -> Storage:
+        """The storage; RuntimeError before there is one."""
+        if self._storage is None:
+            raise RuntimeError(f"{type(self).__name__}: no storage is registered. Hand the writer to a ReplayBuffer.")
+        return self._storage
+
+    @abstractmethod
+    def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
+        """Write a batch (or ``one`` record). Returns slots and the generation each row got, int64 ``[n]``."""
+
+    def add(self, data: Any) -> int:
+        """Write one record; returns its slot."""
+        return int(self.append(data, one=True)[0])
+
+    def extend(self, data: Any) -> Tensor:
+        """Write a batch; returns the slots, int64 ``[n]``."""
+        return self.append(data)[0]
+
+    @property
+    def tracks_generations(self) -> bool:
+        """Whether `generations_of` tells generations and samples carry ``"index_generation"``."""
+        return False
+
+    def generations_of(self, index: int | Tensor) -> Tensor:
+        """-1 for every slot, shaped like ``index``: this writer does not track generations."""
+        return torch.full_like(_as_index(index), -1)
+
+    def __repr__(self) -> str:
+        if self._storage is None:
+            return f"{type(self).__name__}()"
+        return f"{type(self).__name__}(cursor={self._storage.cursor}, full_storage={len(self._storage) == self._storage.max_size})"
+
+
+def _as_index(index: int | Tensor) -> Tensor:
+    """An index as int64 on its own device; TypeError for a mask or floats."""
+    slots = torch.as_tensor(index)
+    if slots.dtype == torch.bool or slots.is_floating_point() or slots.is_complex():
+        raise TypeError(f"generations_of: expected slot numbers, got {slots.dtype}.")
+    return slots.to(torch.int64)
