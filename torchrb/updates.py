@@ -144,7 +144,7 @@ def fields_of(fields: Any, call: str) -> dict[Any, Any]:
         raise TypeError(f"{call}: expected a mapping or a tensordict, got {type(fields).__name__}.")
     leaves: dict[Any, Any] = {}
     for key, value in fields.items():
-        nested = isinstance(value, Mapping) or (is_tensor_collection(value) and not is_non_tensor(value))
+        nested = (isinstance(value, Mapping) or is_tensor_collection(value)) and not is_non_tensor(value)
         for rest, leaf in fields_of(value, call).items() if nested else [((), value)]:
             path = shown((*as_path(key), *as_path(rest)))
             if path in leaves:

@@ -185,13 +185,23 @@ def _sample_groups(
 
 
 @_declare(
-    "balanced_subset(Tensor returns, int group_size, float low, float high, int max_combinations)"
+    "balanced_subset(Tensor returns, int group_size, float low, float high, int max_combinations, float rounding)"
     " -> (Tensor index, Tensor found)"
 )
-def _balanced_subset(returns, group_size, low, high, max_combinations):
+def _balanced_subset(returns, group_size, low, high, max_combinations, rounding):
     """For each row of ``returns`` (float64 ``[groups, n]``) the ``group_size`` candidates whose mean lies strictly
     between ``low`` and ``high`` and is closest to their middle; equally close: the larger spread, then the
-    lexicographically first. See ``selection/selectors.py`` for the contract beyond ``max_combinations``.
+    lexicographically first. Non-finite returns are never chosen. ``low < high``, each infinite or within 1e300.
+
+    Sums are float64, values ascending, and compared up to ``rounding``, the relative error of a return: a mean within
+    ``rounding * |bound|`` of a bound lies on it, hence outside, and two means ``rounding * |mean|`` apart are equally
+    close. An infinite bound counts as the outermost return when the middle is taken.
+
+    Candidates of equal return are alike, so that what is searched is choices of values. Up to ``max_combinations``
+    of them all are scored. Beyond, if each half of the sorted values has few enough choices (both together at most
+    ``max_combinations``), the halves are matched: closest, then the larger spread. Else a greedy choice is improved by
+    swaps, and if it ends outside, halves of up to 4,194,304 choices decide, which covers 40 candidates of any value
+    and 256 of at most 8 distinct ones: among those a subset is found whenever there is one.
 
     Returns ``index`` int64 ``[groups, group_size]``, ascending, and ``found`` bool ``[groups]`` (index is 0 where not).
     """
@@ -202,8 +212,13 @@ def _balanced_subset(returns, group_size, low, high, max_combinations):
 
 @_declare("group_advantage(Tensor returns, int kind, float epsilon) -> Tensor advantages")
 def _group_advantage(returns, kind, epsilon):
-    """Group-relative advantages of float32 or float64 ``returns [groups, n]``; ``kind`` is a place in
-    ``ADVANTAGE_KINDS``. NaN returns get 0 and the others are computed without them; a constant group is exactly 0."""
+    """Advantages of float32 or float64 ``returns [groups, n]`` within their group; ``kind`` is a place in
+    ``ADVANTAGE_KINDS``. With the mean and the unbiased standard deviation of the group's finite returns:
+
+    ``std``: ``(return - mean) / (deviation + epsilon)``; ``mean``: ``return - mean``; ``leave_one_out``: ``return``
+    less the mean of the others. Non-finite returns get 0, and so does a group that is constant or has one finite
+    return. Computed in float64: offsets from the first finite return, summed in order, two passes.
+    """
     return torch.empty_like(returns)
 
 

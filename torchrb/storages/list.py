@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from tensordict import is_tensor_collection
 from torch import Tensor
 
 from torchrb import ops
@@ -87,6 +88,10 @@ class ListStorage(Storage):
 
     def _split(self, data: Any) -> Any:
         """The records in a batch."""
+        if is_tensor_collection(data):
+            if not data.batch_dims:
+                raise ValueError("extend: a batch needs a batch size, got batch_size=[]. One record is for add().")
+            return data.unbind(0)
         if isinstance(data, str | bytes | Mapping) or not hasattr(data, "__iter__"):
             raise TypeError(
                 f"extend: {type(self).__name__} takes an iterable of records, got {type(data).__name__}. "

@@ -49,13 +49,6 @@ class LazyStackStorage(ListStorage):
         super().__init__(max_size, compilable=compilable, device=device)
         self._rewards: dict[tuple, _RewardCache] = {}
 
-    def _split(self, data: Any) -> Any:
-        if is_tensor_collection(data):
-            if not data.batch_dims:
-                raise ValueError("extend: a batch needs a batch size, got batch_size=[]. One record is for add().")
-            return data.unbind(0)
-        return super()._split(data)
-
     def _take(self, item: Any) -> Any:
         if not is_tensor_collection(item):
             raise TypeError(f"LazyStackStorage: a record must be a tensordict, got {type(item).__name__}.")

@@ -1,0 +1,91 @@
+# make demo · make test · make bench · make lint · make build
+#
+# Each target sets up what it needs on a fresh machine: an environment in $(VENV), torch, this package in editable form
+# with its native library compiled. What is already there is kept, so a second run starts at once.
+#
+#   VENV=/path/to/env   another place for the environment
+#   PYTHON=python3.12   the interpreter it is made from (3.10 or newer)
+#   TORCH='torch==2.13.0'
+#   PYTEST_ARGS='tests/spec -x'
+#   TORCHRB_NATIVE, TORCHRB_CUDA   what is compiled, see setup.py
+
+VENV ?= .venv
+PYTHON ?= python3
+# A plain `torch` is a CUDA build of several GB from the index; this range takes a small CPU wheel where one is offered.
+TORCH ?= torch>=2.11,<2.14
+PYTEST_ARGS ?=
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+SOURCES := setup.py pyproject.toml $(shell find csrc -type f 2>/dev/null)
+CPP := $(shell find csrc tests/simt -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+
+# With a compiler at hand a library that does not build is an error; without one the package runs on the plain torch path.
+FIND_COMPILER := for cxx in $${CXX:-c++ g++ clang++}; do \
+	$$cxx -std=c++20 -x c++ -fsyntax-only /dev/null 2>/dev/null && $$cxx --version >/dev/null 2>&1 && echo 1 && break; done
+COMPILER := $(shell $(FIND_COMPILER))
+TORCHRB_NATIVE ?= $(if $(filter 1,$(COMPILER)),1,0)
+export TORCHRB_NATIVE
+OPTIONS := native=$(TORCHRB_NATIVE) cuda=$(TORCHRB_CUDA) torch=$(TORCH)
+
+.PHONY: help build test demo bench lint format clean FORCE
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# \?//p;/^$$/q' Makefile
+
+build: $(VENV)/.with-build
+	@TORCHRB_BACKEND=$$(ls torchrb/_native*.so >/dev/null 2>&1 && echo native || echo reference) \
+		$(PY) -c 'import torchrb; print("torchrb on the CPU:", torchrb.backend_of("cpu"))'
+
+# Tests of the build and of the emulated CUDA kernels do not depend on the backend: the first pass runs them.
+test: $(VENV)/.with-test
+	@set -e; rest=; \
+	if ls torchrb/_native*.so >/dev/null 2>&1; then \
+		echo "=== tests with the native library ==="; \
+		TORCHRB_BACKEND=native $(PY) -m pytest $(PYTEST_ARGS); \
+		rest="--ignore=tests/packaging --ignore=tests/simt"; \
+	else \
+		echo "=== NOT RUN: tests with the native library, there is none (no C++20 compiler, or TORCHRB_NATIVE=0) ==="; \
+	fi; \
+	echo "=== tests on the plain torch path ==="; \
+	TORCHRB_BACKEND=reference $(PY) -m pytest $$rest $(PYTEST_ARGS)
+
+demo: $(VENV)/.with-demo
+	$(PY) examples/grpo_replay.py
+
+bench: $(VENV)/.with-bench
+	$(PY) -m benchmarks
+
+lint: $(VENV)/.with-lint
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(if $(CPP),$(VENV)/bin/clang-format --dry-run -Werror $(CPP))
+	$(PY) -m mypy
+	TORCHRB_BACKEND=reference $(PY) -m pytest -q tests/test_architecture.py
+
+format: $(VENV)/.with-lint
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	$(if $(CPP),$(VENV)/bin/clang-format -i $(CPP))
+
+clean:
+	rm -rf build dist *.egg-info torchrb/_native*.so $(VENV)/.with-*
+
+# The environment: everything that building the package needs to find installed.
+$(VENV)/.ready:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "torchrb needs Python 3.10 or newer, and $(PYTHON) is not: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q 'setuptools>=77' ninja '$(TORCH)'
+	@touch $@
+
+# Changes only when the options do, so that another choice of them builds again.
+$(VENV)/.options: FORCE | $(VENV)/.ready
+	@echo '$(OPTIONS)' | cmp -s - $@ || echo '$(OPTIONS)' > $@
+
+# The package with one of its extras. Objects are kept in build/native, so only what changed is compiled again.
+$(VENV)/.with-%: $(VENV)/.ready $(VENV)/.options $(SOURCES)
+	$(if $(filter 0,$(TORCHRB_NATIVE)),@echo "=== torchrb: NO NATIVE LIBRARY is built (no C++20 compiler, or TORCHRB_NATIVE=0) ===")
+	$(PIP) install -q --no-build-isolation $(if $(filter build,$*),-e .,-e '.[$*]')
+	@touch $@

@@ -1,0 +1,59 @@
+// Copies rows out, leaf by leaf, with the generation that belongs to the very content copied.
+// Each row is copied between two looks at its header, and again if it moved; threads share the rows of the batch.
+// Bound by the cache misses of the slots, which are prefetched, and by the bytes moved.
+#include <torch/csrc/stable/library.h>
+
+#include <tuple>
+
+#include "core/slot_lock.h"
+#include "cpu/parallel.h"
+#include "tables.h"
+
+namespace torchrb {
+namespace {
+
+constexpr const char* kOp = "read_rows";
+
+int64_t read_row(const Rows& rows, int64_t slot, int64_t row) {
+  for (;;) {
+    const Look seen = look(rows.headers, slot);
+    if (word_count(seen.word) <= 0) return -1;
+    for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_batch(row), leaf.in_table(slot), leaf.bytes);
+    if (unmoved(rows.headers, slot, seen)) [[likely]] return word_generation(seen.word);
+  }
+}
+
+std::tuple<std::vector<Tensor>, Tensor> read_rows(std::vector<Tensor> tables, std::vector<int64_t> layout,
+                                                  std::vector<Tensor> templates, Tensor slots_in) {
+  const int64_t* slots = int64_data(slots_in, kOp, "slots");
+  const int64_t num_rows = slots_in.numel();
+  std::vector<Tensor> leaves;
+  leaves.reserve(templates.size());
+  for (const Tensor& like : templates) {
+    check(like.dim() >= 1, kOp, "templates must have a row dimension.");
+    const auto sizes = like.sizes();
+    std::vector<int64_t> shape(sizes.begin(), sizes.end());
+    shape[0] = num_rows;
+    leaves.push_back(empty({shape.data(), shape.size()}, like.scalar_type(), slots_in));
+  }
+  const Rows rows = rows_of(tables, layout, leaves, num_rows, kOp, "templates");
+  const Tensor generations_out = empty_int64({num_rows}, slots_in);
+  auto* generations = static_cast<int64_t*>(generations_out.data_ptr());
+
+  const int64_t ahead = prefetch_distance(rows.bytes + kHeaderBytes);
+  parallel_rows(num_rows, rows.bytes + kHeaderBytes, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < std::min(begin + ahead, end); ++row) rows.prefetch_row(slots[row]);
+    for (int64_t row = begin; row < end; ++row) {
+      if (row + ahead < end) rows.prefetch_row(slots[row + ahead]);
+      generations[row] = rows.headers.holds(slots[row]) ? read_row(rows, slots[row], row) : -1;
+      if (generations[row] >= 0) continue;
+      for (const Leaf& leaf : rows.leaves) std::memset(leaf.in_batch(row), 0, static_cast<size_t>(leaf.bytes));
+    }
+  });
+  return {std::move(leaves), generations_out};
+}
+
+STABLE_TORCH_LIBRARY_IMPL(torchrb, CPU, m) { m.impl("read_rows", TORCH_BOX(&read_rows)); }
+
+}  // namespace
+}  // namespace torchrb
