@@ -128,8 +128,7 @@ inline Leaf leaf_of(const std::vector<Tensor>& tables, const std::vector<int64_t
   return {data == nullptr ? nullptr : data + offset, tables[table].stride(0), nullptr, bytes};
 }
 
-inline std::vector<Span> spans_of(const std::vector<Tensor>& tables, const std::vector<int64_t>& layout,
-                                  const Headers& headers) {
+inline std::vector<Span> spans_of(const std::vector<Tensor>& tables, const std::vector<int64_t>& layout) {
   constexpr int64_t kGap = 64;  // a shorter one is not worth a second stream
   struct Piece {
     int64_t table, begin, end;
@@ -175,7 +174,7 @@ inline Rows rows_of(const std::vector<Tensor>& tables, const std::vector<int64_t
     rows.leaves.push_back(leaf);
     rows.bytes += leaf.bytes;
   }
-  rows.spans = spans_of(tables, layout, rows.headers);
+  rows.spans = spans_of(tables, layout);
   return rows;
 }
 

@@ -63,10 +63,10 @@ def run_all(configs: dict[str, Config], warm: Weights, seeds: list[int]) -> dict
         jobs = {name: [pool.submit(run, config, warm, seed) for seed in seeds] for name, config in configs.items()}
         pending = {job for group in jobs.values() for job in group}
         try:
-            with tqdm(total=total, unit=" rollouts", desc="training") as bar:
+            with tqdm(total=total, unit=" rollouts", desc="training", mininterval=1) as bar:
                 while pending:
                     done, pending = wait(pending, timeout=0.2)
-                    bar.update(counter.value - bar.n)
+                    bar.update(min(counter.value, total) - bar.n)
                     for job in done:
                         job.result()  # raises here and now what the run raised
         except BaseException:

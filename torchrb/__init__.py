@@ -1,11 +1,13 @@
 """torchrb: a replay buffer that lives where the learner lives."""
 
+from torchrb.advantages import group_advantages as group_advantages
 from torchrb.buffer import ReplayBuffer as ReplayBuffer
 from torchrb.buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
 from torchrb.ops import backend_of as backend_of
 from torchrb.samplers import PromptGroupSampler as PromptGroupSampler
 from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
+from torchrb.selection import MCAdvantageSelector as MCAdvantageSelector
 from torchrb.storages import LazyStackStorage as LazyStackStorage
 from torchrb.storages import LazyTensorStorage as LazyTensorStorage
 from torchrb.storages import ListStorage as ListStorage

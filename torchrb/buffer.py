@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.utils._pytree as pytree
 from tensordict import is_tensor_collection
 from torch import Tensor
 
@@ -150,7 +151,7 @@ class ReplayBuffer:
 
         ``keys_to_update``: only these fields. Values are copied whether or not ``clone`` is asked for.
         """
-        fields = updates.fields_of(input_dict_or_td, "update_")
+        fields = updates.fields_of(self._writer.prepared(input_dict_or_td), "update_")
         if keys_to_update is not None:
             wanted = {as_path(key) for key in keys_to_update}
             fields = {key: value for key, value in fields.items() if as_path(key) in wanted}
@@ -160,10 +161,11 @@ class ReplayBuffer:
 
     def write_all(self, data: Any, end: int | None = None) -> None:
         """Overwrite the first ``end`` records (default: as many as ``data`` has), whole, in slot order."""
-        self[: len(data) if end is None else end] = data
+        whole = isinstance(data, Mapping | tuple) and not isinstance(self._storage, ListStorage)  # a pytree, not records
+        self[: len(pytree.tree_leaves(data)[0] if whole else data) if end is None else end] = data
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        self._storage.set(index, data)
+        self._storage.set(index, self._writer.prepared(data))
 
     # --- reading
 
@@ -184,7 +186,7 @@ class ReplayBuffer:
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
-        data = self._finished(data, info)
+        data = self._finished(self._collate_fn(data), info)
         return (data, info | told) if return_info else data
 
     def __iter__(self) -> Iterator[Any]:
@@ -202,8 +204,8 @@ class ReplayBuffer:
         with storage.lock:
             slots = resolve(index, len(self), storage.device, "ReplayBuffer[...]")
             data, _ = storage.read(slots.flat, slots.shape)
-        if not slots.shape and isinstance(storage, ListStorage):
-            return data
+        if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
+            data = self._collate_fn(data)
         return self._finished(data, {"index": slots.flat.view(slots.shape)})
 
     def read_all_in_order(self, end: int | None = None) -> Any:
@@ -211,8 +213,8 @@ class ReplayBuffer:
         return self[:end]
 
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
-        """Records that were read, as they are returned. ``info``: their slots and generations."""
-        return self._collate_fn(data)
+        """Merged records, as they are returned. ``info``: their slots and generations."""
+        return data
 
     # --- state
 
@@ -320,7 +322,6 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.priority_key = priority_key
 
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
-        data = self._collate_fn(data)
         if is_tensor_collection(data):
             for key, value in info.items():
                 data.set(key, value.clone())

@@ -8,63 +8,82 @@ import torch
 from torch import Tensor
 
 from torchrb import ops
-from torchrb.generations import live_slots
+from torchrb.generations import words_of
 from torchrb.journal import JournalReader
-from torchrb.storages.base import Storage
+from torchrb.ops.schemas import SLOT_LIVE, group_links_size
+from torchrb.storages.base import Column, Storage
+from torchrb.storages.keys import DIGEST_WORDS
 
 
 class GroupIndex:
     """Groups of a storage's live records by a key, in canonical order.
 
     Equality is by the full key (`storages.keys`); groups are ordered by a fixed 64-bit hash of it, then by the key, so
-    that draws do not depend on the order in which rows arrived. The keys of rows are read once for each write; the
-    grouping is rebuilt when the journal moved.
+    that draws do not depend on the order in which rows arrived. The index follows the storage's journal: catching up
+    costs what was written since, whichever way, and never depends on how much is stored.
 
-    ``members``, ``offsets``, ``num_groups``: as the op `group_index` returns them. ``counts``: (groups, groups of one
-    record), ints. ``rebuilds``: how often the grouping was computed.
+    ``keys``, ``links``: the index itself, as the ops `group_index_update_` and `sample_groups` take it.
+    ``num_groups``, ``num_singletons``: groups, and groups of one record. ``rows_visited``: records looked at so far.
     """
 
     def __init__(self, storage: Storage, key: Any) -> None:
         self.storage, self.key = storage, key
-        self.rebuilds = 0
-        self.counts = (0, 0)
-        self.members = self.offsets = self.num_groups = torch.empty(0, dtype=torch.int64)
-        self._reader = JournalReader()
-        self._words = torch.empty(0, 0, dtype=torch.int64)
+        self.keys = self.links = torch.empty(0, dtype=torch.int64)
+        self.num_groups = self.num_singletons = self.rows_visited = 0
+        self._position = 0
+        self._digests: _Digests | None = None
 
     def catch_up(self, *, always: bool = False) -> None:
-        """Bring the index to the storage's present. The caller holds the storage's lock. ``always``: read every key
-        again, for key tensors that are changed behind the storage's back."""
+        """Bring the index to the storage's present. The caller holds the storage's lock.
+
+        ``always``: look at every record again, for keys that are changed behind the storage's back. ValueError when a
+        live record's key is NaN, at every call until it is overwritten.
+        """
         storage = self.storage
-        if not (always or self._reader.moved(storage.control)):
+        if self._position == storage.journal_position and not always:
             return
-        reader = JournalReader() if always else self._reader
-        changed = reader.catch_up(storage.control, storage.journal)
-        length = len(storage)
-        live = live_slots(storage.tables, length)
-        capacity = storage.tables[0].shape[0]
+        column = storage.key_column(self.key)
+        if column is None:
+            self._digests = self._digests or _Digests(storage, self.key)
+            column = self._digests.catch_up(always)
+        capacity, words = storage.tables[0].shape[0], column.template.shape[1:].numel()
+        if self.keys.shape != (capacity, words):
+            self.keys = column.template.new_zeros((capacity, words), dtype=torch.int64)
+            self.links = self.keys.new_zeros(group_links_size(capacity), dtype=torch.int32)
+            self._position = 0
+        counts = ops.group_index_update_(
+            self.keys, self.links, storage.control, storage.journal, -1 if always else self._position, *column
+        )
+        position, self.num_groups, self.num_singletons, outcast, visited = counts.tolist()
+        self.rows_visited += visited
+        if outcast >= 0:
+            raise ValueError(
+                f"PromptGroupSampler: group key {self.key!r} is NaN in the record at index {outcast}, and NaN is no group. "
+                "Overwrite that record, or group by an integer id."
+            )
+        self._position = position
+
+
+class _Digests:
+    """Words of keys that are not numbers, by slot; kept up to date from the journal, where only written rows are hashed."""
+
+    def __init__(self, storage: Storage, key: Any) -> None:
+        self._storage, self._key = storage, key
+        self._reader = JournalReader()
+        self._words = torch.empty(0, DIGEST_WORDS, dtype=torch.int64)
+
+    def catch_up(self, always: bool) -> Column:
+        storage, tables = self._storage, self._storage.tables
+        capacity = tables[0].shape[0]
+        changed = self._reader.catch_up(storage.control, storage.journal)
         if always or changed is None or self._words.shape[0] != capacity:
-            changed = live
-        else:
-            changed = changed[torch.isin(changed, live)]
+            self._words = torch.zeros(capacity, DIGEST_WORDS, dtype=torch.int64, device=storage.device)
+            changed = torch.arange(len(storage), device=storage.device)
+        changed = changed[(words_of(tables)[changed] & SLOT_LIVE) != 0]
         try:
-            words = storage.group_words(self.key, changed)
-            if self._words.shape != (capacity, words.shape[1]):
-                self._words = words.new_zeros(capacity, words.shape[1])
+            self._words[changed] = storage.key_words(self._key, changed)
         except Exception:
-            self._reader = JournalReader()  # what failed now must be read again at the next call
-            self._words = torch.empty(0, 0, dtype=torch.int64)
+            self._reader = JournalReader()  # what cannot be a key now is looked at again by the next call
+            self._words = self._words[:0]
             raise
-        self._words[changed] = words
-        self.members, self.offsets, self.num_groups = ops.group_index(self._words[live], live)
-        self.counts = self._count()
-        self.rebuilds += 1
-
-    def _count(self) -> tuple[int, int]:
-        total = int(self.num_groups)
-        sizes = torch.diff(self.offsets[: total + 1])
-        return total, int((sizes == 1).sum())
-
-    def sizes(self) -> Tensor:
-        """Records in each group, int64 ``[groups]``, in canonical order."""
-        return torch.diff(self.offsets[: self.counts[0] + 1])
+        return Column([tables[0], self._words.view(torch.uint8)], [1, 0, 8 * DIGEST_WORDS], self._words[:0])

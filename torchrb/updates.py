@@ -9,7 +9,7 @@ import torch
 from tensordict import is_non_tensor, is_tensor_collection
 from torch import Tensor
 
-from torchrb.ops.schemas import STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
+from torchrb.ops.schemas import ORDERED_DTYPES, STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
 from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
 from torchrb.storages.tensor import LazyTensorStorage
@@ -156,7 +156,7 @@ def fields_of(fields: Any, call: str) -> dict[Any, Any]:
 def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any, num: int) -> Tensor:
     """The incoming versions as ``[num]`` of the stored field's dtype; ValueError where that would change a value."""
     leaf = storage.structure.leaves[number] if number >= 0 else None  # type: ignore[union-attr]
-    if leaf is None or leaf.shape.numel() != 1 or leaf.dtype == torch.bool or leaf.dtype.is_complex:
+    if leaf is None or leaf.shape.numel() != 1 or leaf.dtype == torch.bool or leaf.dtype not in ORDERED_DTYPES:
         raise ValueError(f"{_CALL}: version_key {key!r} must name a field of one real number a record.")
     given = torch.as_tensor(version)
     if given.dtype == torch.bool or given.is_complex():

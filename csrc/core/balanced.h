@@ -69,7 +69,13 @@ class Walker {
   double slack = 0;
 
   Walker(const double* values, const double* squares, int64_t n, int64_t size)
-      : values_(values), squares_(squares), n_(n), size_(size), prefix_(n + 1), largest_(size + 1), levels_(size + 1),
+      : values_(values),
+        squares_(squares),
+        n_(n),
+        size_(size),
+        prefix_(n + 1),
+        largest_(size + 1),
+        levels_(size + 1),
         positions_(size) {
     double magnitude = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -131,22 +137,20 @@ class Walker {
 };
 
 // Scores all subsets; true and the best one's candidates, ascending, if any is accepted. `order`: [n], position to
-// candidate. `start`: the sum of some accepted subset, or the infinity.
-inline bool exact(const Rule& rule, const std::vector<int64_t>& order, double start, int64_t* index) {
+// candidate.
+inline bool exact(const Rule& rule, const std::vector<int64_t>& order, int64_t* index) {
   Walker walker(rule.values.data(), rule.squares.data(), rule.size(), rule.k);
 
   walker.low = rule.lower;
   walker.high = rule.upper;
   double nearest = kInfinity;
-  const auto approach = [&](double sum) {
+  walker.walk([&](double sum, double, const int64_t*) {
     if (rule.inside(sum) && rule.distance(sum) < nearest) {
       nearest = rule.distance(sum);
       walker.low = std::max(rule.lower, rule.target - nearest);
       walker.high = std::min(rule.upper, rule.target + nearest);
     }
-  };
-  approach(start);
-  walker.walk([&](double sum, double, const int64_t*) { approach(sum); });
+  });
   if (nearest == kInfinity) {
     return false;
   }

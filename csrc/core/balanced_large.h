@@ -5,29 +5,31 @@
 
 namespace torchrb::balanced {
 
-inline constexpr double kHalfLimit = 4194304;  // entries of a half that the last resort may hold
+inline constexpr double kHalfLimit = 8388608;  // entries of a half that the last resort may hold
 
-// The sorted values cut in two, so that both sides have about as many subsets.
+// The sorted values cut in two, between two classes, so that the side with more subsets has few.
 struct Cut {
-  int64_t at = 0;                       // between two classes
-  int64_t fewest = 0, most = 0;         // how many values may come from the first part
+  int64_t at = 0;
+  int64_t fewest = 0, most = 0;                  // how many values may come from the first part
   double first_entries = 0, second_entries = 0;  // choices of such sizes
 
   Cut(const Rule& rule, const std::vector<int64_t>& sizes) {
-    size_t left = 0, right = sizes.size();
-    double left_subsets = 1, right_subsets = 1;
-    while (left < right) {
-      if (left_subsets <= right_subsets) {
-        left_subsets *= static_cast<double>(sizes[left]) + 1;
-        at += sizes[left++];
-      } else {
-        right_subsets *= static_cast<double>(sizes[--right]) + 1;
-      }
+    const size_t classes = sizes.size();
+    std::vector<double> left(classes + 1, 1.0), right(classes + 1, 1.0);
+    for (size_t i = 0; i < classes; ++i) {
+      left[i + 1] = left[i] * (static_cast<double>(sizes[i]) + 1);
+      right[classes - 1 - i] = right[classes - i] * (static_cast<double>(sizes[classes - 1 - i]) + 1);
     }
+    size_t first_classes = 0;
+    for (size_t i = 1; i <= classes; ++i) {
+      if (std::max(left[i], right[i]) < std::max(left[first_classes], right[first_classes])) first_classes = i;
+    }
+    const auto middle = sizes.begin() + static_cast<std::ptrdiff_t>(first_classes);
+    at = std::accumulate(sizes.begin(), middle, int64_t{0});
     fewest = std::max<int64_t>(0, rule.k - (rule.size() - at));
     most = std::min(rule.k, at);
-    const auto first = num_multisets({sizes.begin(), sizes.begin() + left}, rule.k);
-    const auto second = num_multisets({sizes.begin() + left, sizes.end()}, rule.k);
+    const auto first = num_multisets({sizes.begin(), middle}, rule.k);
+    const auto second = num_multisets({middle, sizes.end()}, rule.k);
     for (int64_t i = fewest; i <= most; ++i) {
       first_entries += first[i];
       second_entries += second[rule.k - i];
@@ -60,8 +62,7 @@ class Half {
   void append(int64_t rank, int64_t offset, std::vector<int64_t>& chosen) const {
     Walker(values_, squares_, n_, size_).walk([&](double, double, const int64_t* positions) {
       if (rank-- == 0) {
-        std::transform(positions, positions + size_, std::back_inserter(chosen),
-                       [&](int64_t p) { return offset + p; });
+        std::transform(positions, positions + size_, std::back_inserter(chosen), [&](int64_t p) { return offset + p; });
       }
     });
   }
@@ -80,8 +81,9 @@ inline std::vector<int64_t> meet(const Rule& rule, const Cut& cut) {
   };
   std::vector<Pair> pairs;
   for (int64_t i = cut.fewest; i <= cut.most; ++i) {
-    pairs.push_back({Half(rule.values.data(), rule.squares.data(), cut.at, i),
-                     Half(rule.values.data() + cut.at, rule.squares.data() + cut.at, rule.size() - cut.at, rule.k - i)});
+    pairs.push_back(
+        {Half(rule.values.data(), rule.squares.data(), cut.at, i),
+         Half(rule.values.data() + cut.at, rule.squares.data() + cut.at, rule.size() - cut.at, rule.k - i)});
   }
   const auto below = [](const Half::Entry& entry, double sum) { return entry.sum < sum; };
   const auto above = [](double sum, const Half::Entry& entry) { return sum < entry.sum; };
@@ -229,7 +231,7 @@ inline bool choose(const double* returns, int64_t n, int64_t k, double low, doub
   const auto sizes = class_sizes(rule.values.data(), rule.size());
   const double budget = static_cast<double>(max_combinations);
   if (num_multisets(sizes, k)[k] <= budget) {
-    return exact(rule, order, kInfinity, index);
+    return exact(rule, order, index);
   }
   const Cut cut(rule, sizes);
   std::vector<int64_t> chosen;

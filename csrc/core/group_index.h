@@ -16,7 +16,8 @@ namespace torchrb {
 
 class GroupIndex {
  public:
-  static constexpr int32_t kNone = -1;  // no row, no group
+  static constexpr int32_t kNone = -1;     // no row, no group
+  static constexpr int32_t kOutcast = -2;  // of a row: its key is no key
 
   // How many int32 an index of `capacity` rows takes.
   static int64_t size(int64_t capacity) {
@@ -52,7 +53,7 @@ class GroupIndex {
 
   int64_t num_groups() const { return head_[kGroups]; }
   int64_t num_singletons() const { return head_[kSingletons]; }
-  bool has(int64_t row) const { return rows_[row].group != kNone; }
+  bool has(int64_t row) const { return rows_[row].group >= 0; }
   int64_t* key(int64_t row) const { return keys_ + row * num_words_; }
 
   static uint64_t hash(const int64_t* key, int64_t num_words) {
@@ -60,6 +61,8 @@ class GroupIndex {
     for (int64_t word = 0; word < num_words; ++word) mixed = mix64(mixed ^ static_cast<uint64_t>(key[word]));
     return mixed;
   }
+
+  void prefetch_group(int32_t group) const { __builtin_prefetch(&groups_[group]); }
 
   // Hints at what `put` and `take` of this row will look at.
   void prefetch_row(int64_t row) const {
@@ -70,10 +73,8 @@ class GroupIndex {
 
   // Puts a row under a key, wherever it was before.
   void put(int64_t row, const int64_t* new_key) {
-    if (has(row)) {
-      if (std::equal(new_key, new_key + num_words_, key(row))) return;
-      take(row);
-    }
+    if (has(row) && std::equal(new_key, new_key + num_words_, key(row))) return;
+    take(row);
     std::copy_n(new_key, num_words_, key(row));
     const int32_t group = group_of(row);
     Group& to = groups_[group];
@@ -88,7 +89,11 @@ class GroupIndex {
   // Takes a row out; one that is not in stays out.
   void take(int64_t row) {
     Row& link = rows_[row];
-    if (link.group == kNone) return;
+    if (link.group < 0) {
+      head_[kOutcasts] -= link.group == kOutcast ? 1 : 0;
+      link.group = kNone;
+      return;
+    }
     Group& from = groups_[link.group];
     if (from.size == 1) {
       remove_group(link.group, row);
@@ -99,6 +104,20 @@ class GroupIndex {
     --from.size;
     head_[kSingletons] += from.size == 0 ? -1 : from.size == 1 ? 1 : 0;
     link.group = kNone;
+  }
+
+  // Marks a row that was taken out: it is live, and has no key that could be compared.
+  void cast_out(int64_t row) {
+    rows_[row].group = kOutcast;
+    ++head_[kOutcasts];
+  }
+
+  // One of the rows cast out, -1 if there is none.
+  int64_t outcast() const {
+    if (head_[kOutcasts] == 0) return -1;
+    int64_t row = 0;
+    while (rows_[row].group != kOutcast) ++row;
+    return row;
   }
 
   // --- ranks. A descent in steps lets a caller overlap those of many ranks: begin, step until `within` is set, finish.
@@ -154,7 +173,7 @@ class GroupIndex {
     int32_t first, size;
   };
 
-  enum : int64_t { kReady, kGroups, kSingletons, kFree, kAllocated };
+  enum : int64_t { kReady, kGroups, kSingletons, kFree, kAllocated, kOutcasts };
   static constexpr int64_t kHead = 16, kRow = 3, kGroup = 3, kBucket = 2;
   static constexpr int64_t kBlock = 16;  // buckets under one count of the tree: two cache lines
 

@@ -1,4 +1,5 @@
-// Which candidates of each oversampled group to keep; one group is one task, and shares nothing with another.
+// Which candidates of each oversampled group to keep.
+// A thread takes whole groups, which share nothing. Bound by arithmetic: the subsets that the search cannot rule out.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 

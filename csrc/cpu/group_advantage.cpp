@@ -1,4 +1,5 @@
-// Advantages within each group. Bound by memory: a row is read three times, and once from beyond the cache.
+// Advantages within each group.
+// A thread takes whole groups. Bound by memory: a row is read three times, but once from beyond the cache.
 #include "core/advantage.h"
 
 #include <torch/csrc/stable/library.h>
@@ -20,8 +21,8 @@ constexpr int64_t kSerialReturns = 32768;  // a task this small costs less than 
 template <typename T>
 void rows(const Tensor& returns, Tensor& advantages, AdvantageKind kind, double epsilon) {
   const int64_t groups = returns.size(0), n = returns.size(1);
-  const T* in = returns.const_data_ptr<T>();    // [groups, n]
-  T* out = advantages.mutable_data_ptr<T>();    // [groups, n]
+  const T* in = returns.const_data_ptr<T>();  // [groups, n]
+  T* out = advantages.mutable_data_ptr<T>();  // [groups, n]
   const int64_t grain = std::max<int64_t>(1, kSerialReturns / std::max<int64_t>(1, n));
   torch::stable::parallel_for(0, groups, grain, [&](int64_t begin, int64_t end) {
     for (int64_t group = begin; group < end; ++group) {

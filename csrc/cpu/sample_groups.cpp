@@ -9,6 +9,8 @@
 
 #include "core/permutation.h"
 #include "core/rng.h"
+#include "core/group_index.h"
+#include "cpu/group_tensors.h"
 #include "cpu/parallel.h"
 #include "cpu/select_rows.h"
 #include "tables.h"
@@ -124,46 +126,46 @@ struct Batch {
   static constexpr int64_t kRowsAhead = 16, kGroupsAhead = 8;
 };
 
-// The ranks of the batch's groups and where their rows stand.
-std::vector<Draw> draw_ranks(int64_t seed, int64_t groups, int64_t available, const int64_t* offsets,
-                             int64_t num_members, const int64_t* members) {
+// The ranks of the batch's groups; where their rows stand in `members`, which this fills.
+std::vector<Draw> draw_ranks(int64_t seed, int64_t groups, const GroupIndex& index, std::vector<int64_t>& members) {
   std::vector<Draw> draws(groups);
-  const int64_t distinct = std::min(groups, available);
+  const int64_t available = index.num_groups(), distinct = std::min(groups, available);
   const Permutation permutation(seed, available);
   for (int64_t place = 0; place < distinct; ++place) draws[place].rank = permutation(place);
   const uint64_t extra_key = stream_key(seed, kExtraGroupsStream);
   for (int64_t i = 0; i < groups - distinct; ++i) draws[distinct + i].rank = below(random64(extra_key, i), available);
-  for (const Draw& draw : draws) __builtin_prefetch(offsets + draw.rank);
-  for (Draw& draw : draws) {
-    draw.begin = offsets[draw.rank];
-    draw.end = offsets[draw.rank + 1];
-    check(0 <= draw.begin && draw.begin < draw.end && draw.end <= num_members, kOp, "offsets place group ", draw.rank,
-          " at ", draw.begin, " to ", draw.end, " of ", num_members, " members.");
-    __builtin_prefetch(members + draw.begin);
+
+  // All descents go down together, level by level, so that their cache misses overlap.
+  std::vector<GroupIndex::Descent> descents(groups);
+  for (int64_t place = 0; place < groups; ++place) descents[place] = index.begin(draws[place].rank);
+  while (!descents.empty() && descents[0].stride > 0) {
+    for (GroupIndex::Descent& descent : descents) index.step(descent);
+  }
+  std::vector<int32_t> found(groups);
+  for (int64_t place = 0; place < groups; ++place) {
+    found[place] = index.finish(descents[place]);
+    index.prefetch_group(found[place]);
+  }
+  for (const int32_t group : found) index.prefetch_row(index.first_row(group));
+  for (int64_t place = 0; place < groups; ++place) {
+    draws[place].begin = static_cast<int64_t>(members.size());
+    for (int32_t row = index.first_row(found[place]); row >= 0; row = index.next_row(row)) members.push_back(row);
+    draws[place].end = static_cast<int64_t>(members.size());
   }
   return draws;
 }
 
-std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor members_in, Tensor offsets_in,
-                                                 Tensor num_groups_in, std::vector<Tensor> tables,
+std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor keys, Tensor links, std::vector<Tensor> tables,
                                                  std::vector<int64_t> reward_leaf, Tensor reward_template,
                                                  int64_t groups, int64_t per_group, int64_t strategy) {
   check(groups >= 0 && per_group >= 0, kOp, "groups and per_group must not be negative, got ", groups, " and ",
         per_group, ".");
   check(strategy >= 0 && strategy < kNumStrategies, kOp, "strategy must be below ", kNumStrategies, ", got ", strategy,
         ".");
-  const int64_t* members = int64_data(members_in, kOp, "members");
-  const int64_t num_members = members_in.numel();
-  const int64_t* offsets = int64_data(offsets_in, num_members + 1, kOp, "offsets");
-  const int64_t available = *int64_data(num_groups_in, 1, kOp, "num_groups");
-  check(available > 0 && available <= num_members, kOp, "there must be at least one group and no more than members, got ",
-        available, " groups of ", num_members, " members.");
-
   Batch batch{};
   batch.seed = *int64_data(seed, 1, kOp, "seed");
   batch.per_group = per_group;
   batch.strategy = strategy;
-  batch.members = members;
   batch.headers = headers_of(tables, kOp);
   if (batch.by_reward()) {
     check(reward_leaf.size() == 3, kOp, "reward_leaf must hold three numbers, got ", reward_leaf.size(), ".");
@@ -174,9 +176,15 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor members_in,
           "a reward must be one or several elements of its dtype, got ", batch.reward.bytes, " bytes of ",
           element_bytes(batch.cells.dtype), "-byte elements.");
   }
-  const std::vector<Draw> draws = draw_ranks(batch.seed, groups, available, offsets, num_members, members);
-  const Tensor slots_out = empty_int64({groups * per_group}, members_in), drawn_out = empty_int64({groups, 3}, members_in);
-  const Tensor flags_out = empty_int64({1}, members_in);
+  const GroupIndex index = group_index_of(keys, links, batch.headers.capacity, kOp);
+  const int64_t available = index.num_groups();
+  check(available > 0, kOp, "there must be at least one group.");
+  std::vector<int64_t> members;
+  members.reserve(static_cast<size_t>(2 * groups * per_group));
+  const std::vector<Draw> draws = draw_ranks(batch.seed, groups, index, members);
+  batch.members = members.data();
+  const Tensor slots_out = empty_int64({groups * per_group}, keys), drawn_out = empty_int64({groups, 3}, keys);
+  const Tensor flags_out = empty_int64({1}, keys);
   std::atomic<bool> is_inside{true};
   batch.draws = draws.data();
   batch.slots = static_cast<int64_t*>(slots_out.data_ptr());
@@ -192,7 +200,8 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor members_in,
   if (groups > distinct && is_inside) batch.draw_groups_again(distinct, groups);
   check(is_inside, kOp, "members must be slots below the capacity ", batch.headers.capacity, ".");
 
-  int64_t flags = groups > available ? kFewGroups : 0;
+  int64_t flags = 0;
+  if (groups > available) flags |= kFewGroups;
   for (int64_t place = 0; place < groups; ++place) {
     const int64_t size = draws[place].size(), num_valid = batch.drawn[3 * place + 2];
     if (size < per_group) flags |= kShortGroup;

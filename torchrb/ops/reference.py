@@ -53,6 +53,12 @@ def _as_bytes(values: Tensor) -> Tensor:
     return values.detach().contiguous().view(values.shape[0], per_row).view(torch.uint8)
 
 
+def _typed(cells: Tensor, template: Tensor) -> Tensor:
+    """Bytes ``[n, bytes]`` as ``[n, *shape]`` of the template ``[0, *shape]``; the inverse of `_as_bytes`."""
+    shape = (cells.shape[0], *template.shape[1:])
+    return cells.view(template.dtype).view(shape) if cells.shape[1] else template.new_empty(shape)
+
+
 def _store(tables: list[Tensor], layout: list[int], slots: Tensor, values: list[Tensor], rows: Tensor) -> None:
     """Copy ``values[leaf][rows]`` to ``slots[rows]``; these slots are distinct."""
     for leaf, value in enumerate(values):
@@ -146,13 +152,9 @@ def read_rows(tables, layout, templates, slots):
     written = inside & (counts > 0)
     leaves = []
     for leaf, template in enumerate(templates):
-        shape = (slots.shape[0], *template.shape[1:])
-        if template.shape[1:].numel() == 0:
-            leaves.append(template.new_empty(shape))
-            continue
         cells = _cells(tables, layout, leaf)[safe]
         cells[~written] = 0
-        leaves.append(cells.view(template.dtype).view(shape))
+        leaves.append(_typed(cells, template))
     return leaves, torch.where(written, counts - 1, -1)
 
 
@@ -176,11 +178,12 @@ def update_rows_if_(
         status[live & ~wins] = schemas.SUPERSEDED
     else:
         stored = _cells(tables, version_leaf, 0)[safe].view(version.dtype).view(-1)
-        newer = (version > stored) if require_newer else (version >= stored)
+        score, least = _sortable(version), _sortable(stored)  # torch does not compare every dtype
+        newer = (score > least) if require_newer else (score >= least)
         accepted = live & ~_is_nan(version) & (newer | _is_nan(stored))
         # Sorting by version, then stably by slot, puts each record's winner last among its rows.
         candidates = torch.nonzero(accepted).view(-1)
-        by_version = candidates[torch.argsort(version[candidates], stable=True)]
+        by_version = candidates[torch.argsort(score[candidates], stable=True)]
         wins = torch.zeros_like(live)
         wins[by_version] = _repeats(slots[by_version])[1]
         status[live & ~wins] = schemas.VERSION_REJECTED
@@ -210,7 +213,8 @@ def draw_uniform(seed, control, num):
     return rng.below(bits, control[CONTROL_LENGTH])
 
 
-def group_index(keys, slots):
+def _grouped(keys: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Slots bucketed by their keys ``[n, w]``, in canonical order, and the offset of each group (and the end)."""
     n, num_words = keys.shape
     hashes = torch.zeros_like(slots)
     for word in range(num_words):
@@ -222,10 +226,38 @@ def group_index(keys, slots):
     ordered = keys[order]
     starts = torch.ones(n, dtype=torch.bool, device=slots.device)
     starts[1:] = (ordered[1:] != ordered[:-1]).any(dim=1)
-    firsts = torch.nonzero(starts).view(-1)
-    offsets = torch.full((n + 1,), n, dtype=torch.int64, device=slots.device)
-    offsets[: firsts.shape[0]] = firsts
-    return slots[order], offsets, torch.full((1,), firsts.shape[0], dtype=torch.int64, device=slots.device)
+    return slots[order], torch.cat([torch.nonzero(starts).view(-1), starts.new_full((1,), n, dtype=torch.int64)])
+
+
+# The twin keeps a row's membership where the kernels keep their links, and groups anew when it is asked.
+_OUTSIDE, _INSIDE, _OUTCAST = range(3)
+
+
+def group_index_update_(keys, links, control, journal, position, tables, key_leaf, key_template):
+    capacity, num_words = keys.shape
+    head, ring = int(control[CONTROL_JOURNAL]), journal.shape[0]
+    if position < 0 or head - position > ring:
+        slots = torch.arange(capacity, device=keys.device)
+    else:
+        slots = journal[torch.arange(position, head, device=keys.device) % ring]
+    visited = slots.shape[0]
+    slots = torch.unique(slots[(slots >= 0) & (slots < capacity)])
+    cells = _typed(_cells(tables, key_leaf, 0)[slots], key_template).view(slots.shape[0], num_words)
+    if cells.is_floating_point():
+        wide = cells.to(torch.float64)
+        words, comparable = torch.where(wide == 0, 0.0, wide).view(torch.int64), ~wide.isnan().any(dim=1)
+    else:
+        words, comparable = cells.to(torch.int64), torch.ones_like(slots, dtype=torch.bool)
+    live = (_header(tables)[0][slots] & SLOT_LIVE) != 0
+    state = links[:capacity]
+    state[slots] = torch.where(live, torch.where(comparable, _INSIDE, _OUTCAST), _OUTSIDE).to(torch.int32)
+    keys[slots] = words
+
+    inside = torch.nonzero(state == _INSIDE).view(-1)
+    sizes = torch.diff(_grouped(keys[inside], inside)[1])
+    outcasts = torch.nonzero(state == _OUTCAST).view(-1).tolist()
+    counts = [head, sizes.shape[0], int((sizes == 1).sum()), outcasts[0] if outcasts else -1, visited]
+    return torch.tensor(counts, dtype=torch.int64, device=keys.device)
 
 
 def _reward_column(tables: list[Tensor], reward_leaf: list[int], template: Tensor, slots: Tensor) -> Tensor:
@@ -293,9 +325,11 @@ def _select(rows: list[tuple], k: int, strategy: int, used: set[int]) -> list[in
 
 
 def sample_groups(
-    seed, members, offsets, num_groups, tables, reward_leaf, reward_template, groups, per_group, strategy
+    seed, keys, links, tables, reward_leaf, reward_template, groups, per_group, strategy
 ):
-    device, available = members.device, int(num_groups)
+    inside = torch.nonzero(links[: keys.shape[0]] == _INSIDE).view(-1)
+    members, offsets = _grouped(keys[inside], inside)
+    device, available = keys.device, offsets.shape[0] - 1
     ranks = rng.permute(seed, torch.arange(min(groups, available), device=device), available)
     if groups > available:
         extra = torch.arange(groups - available, device=device)

@@ -39,6 +39,11 @@ STAMP_SHIFT = 12
 
 STRATEGIES = ("random", "recency", "reward", "variance")
 ADVANTAGE_KINDS = ("std", "mean", "leave_one_out")
+# Dtypes that ops compare: those of rewards and versions. (uint64 has no order in an int64 score, float8 none in torch.)
+ORDERED_DTYPES = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.int64}
+    | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+)
 
 # What happened to one row of a conditional update.
 UPDATED, STALE, VERSION_REJECTED, SUPERSEDED = range(4)
@@ -140,26 +145,41 @@ def _draw_uniform(seed, control, num):
     return control.new_empty((num,))
 
 
-@_declare("group_index(Tensor keys, Tensor slots) -> (Tensor members, Tensor offsets, Tensor num_groups)")
-def _group_index(keys, slots):
-    """Bucket ``slots`` (int64 ``[n]``, ascending) by their key, canonical int64 words ``[n, w]``.
-
-    Groups are ordered by a fixed 64-bit hash of the key, then by the key's words, so their order does not depend on
-    the rows' order. ``members``: int64 ``[n]``, group by group, ascending inside. Group ``g`` is
-    ``members[offsets[g]:offsets[g + 1]]``; ``offsets``: int64 ``[n + 1]``, ``n`` past the last group.
-    ``num_groups``: int64 ``[1]``.
-    """
-    n = slots.shape[0]
-    return slots.new_empty((n,)), slots.new_empty((n + 1,)), slots.new_empty((1,))
+def group_links_size(capacity: int) -> int:
+    """How many int32 the links of a group index over ``capacity`` rows take."""
+    buckets = 16
+    while 2 * buckets < capacity:
+        buckets *= 2
+    return 16 + 6 * capacity + 2 * buckets + buckets // 16 + 1
 
 
 @_declare(
-    "sample_groups(Tensor seed, Tensor members, Tensor offsets, Tensor num_groups, Tensor[] tables, int[] reward_leaf,"
-    " Tensor reward_template, int groups, int per_group, int strategy)"
+    "group_index_update_(Tensor(a!) keys, Tensor(b!) links, Tensor control, Tensor journal, int position,"
+    " Tensor[] tables, int[] key_leaf, Tensor key_template) -> Tensor counts"
+)
+def _group_index_update(keys, links, control, journal, position, tables, key_leaf, key_template):
+    """Bring a group index from a position of the journal to its end: rows written since are put under their present key,
+    or taken out when they are not live. Every row is looked at when ``position`` is negative or the ring has gone on.
+
+    ``keys``, int64 ``[capacity, w]``, and ``links``, int32 ``[group_links_size(capacity)]``, both zero at first, are the
+    index and belong to the backend of their device. ``key_leaf`` places the key in ``tables``; ``key_template`` (empty,
+    ``[0, *shape]``) has its dtype and its ``w`` elements. A key's words are its integers, sign-extended, or the bits of
+    its values as float64, -0.0 as 0.0; keys are equal where their words are. Groups are ordered by a fixed 64-bit hash of
+    the words, then by the words, both signed, so their order does not depend on that of the rows.
+
+    Returns int64 ``[5]``: the journal's position, groups, groups of one row, a live row whose key is NaN (-1 if there is
+    none; such rows are in no group), rows looked at.
+    """
+    return control.new_empty((5,))
+
+
+@_declare(
+    "sample_groups(Tensor seed, Tensor keys, Tensor links, Tensor[] tables, int[] reward_leaf, Tensor reward_template,"
+    " int groups, int per_group, int strategy)"
     " -> (Tensor slots, Tensor drawn, Tensor flags)"
 )
 def _sample_groups(
-    seed, members, offsets, num_groups, tables, reward_leaf, reward_template, groups, per_group, strategy
+    seed, keys, links, tables, reward_leaf, reward_template, groups, per_group, strategy
 ):
     """Draw ``groups`` groups and ``per_group`` rows in each; ``strategy`` is a place in ``STRATEGIES``.
 
@@ -178,7 +198,7 @@ def _sample_groups(
     Returns ``slots`` int64 ``[groups * per_group]``; ``drawn`` int64 ``[groups, 3]``: rank, rows and valid rows of each
     group; ``flags`` int64 ``[1]``: ``FEW_GROUPS | SHORT_GROUP | NAN_DRAWN``. There must be a group.
     """
-    return members.new_empty((groups * per_group,)), members.new_empty((groups, 3)), members.new_empty((1,))
+    return keys.new_empty((groups * per_group,)), keys.new_empty((groups, 3)), keys.new_empty((1,))
 
 
 # --- groups to gradients --------------------------------------------------------------------------------------------
@@ -200,7 +220,7 @@ def _balanced_subset(returns, group_size, low, high, max_combinations, rounding)
     Candidates of equal return are alike, so that what is searched is choices of values. Up to ``max_combinations``
     of them all are scored. Beyond, if each half of the sorted values has few enough choices (both together at most
     ``max_combinations``), the halves are matched: closest, then the larger spread. Else a greedy choice is improved by
-    swaps, and if it ends outside, halves of up to 4,194,304 choices decide, which covers 40 candidates of any value
+    swaps, and if it ends outside, halves of up to 8,388,608 choices decide, which covers 40 candidates of any value
     and 256 of at most 8 distinct ones: among those a subset is found whenever there is one.
 
     Returns ``index`` int64 ``[groups, group_size]``, ascending, and ``found`` bool ``[groups]`` (index is 0 where not).

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchrb import ops
 from torchrb.groups import GroupIndex
-from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, SHORT_GROUP
+from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, ORDERED_DTYPES, SHORT_GROUP
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.selection.strategies import Strategy
 from torchrb.storages.base import Storage
@@ -100,25 +100,24 @@ class PromptGroupSampler(Sampler):
         index = self._index_of(storage)
         if self._strategy.needs_reward:
             column = storage.reward_column(self.reward_key)
-            if column.template.is_complex() or not column.template.shape[1:].numel():
+            if column.template.dtype not in ORDERED_DTYPES or not column.template.shape[1:].numel():
                 raise TypeError(f"PromptGroupSampler: reward_key {self.reward_key!r} must be a real number in each record.")
             tables, leaf, template = column
         else:
-            tables, leaf, template = storage.tables, [], index.members
+            tables, leaf, template = storage.tables, [], index.keys
         seed = take_seed(generator, storage.device)
         slots, drawn, flags = ops.sample_groups(
-            seed, index.members, index.offsets, index.num_groups, tables, leaf, template, groups, per_group, self._strategy
+            seed, index.keys, index.links, tables, leaf, template, groups, per_group, self._strategy
         )
         shortfall = int(flags)
         if shortfall & ~self._warned:
             self._warn(shortfall & ~self._warned, groups, per_group)
         sizes = drawn[:, 1]
-        total, singletons = index.counts
         return slots, {
             "group_size": sizes,
             "short_group": sizes < per_group,
-            "num_groups": total,
-            "num_singleton_groups": singletons,
+            "num_groups": index.num_groups,
+            "num_singleton_groups": index.num_singletons,
         }
 
     def stats(self, storage: Storage) -> dict[str, int]:
@@ -126,8 +125,8 @@ class PromptGroupSampler(Sampler):
         instead of grouping them."""
         if not len(storage):
             return {"num_groups": 0, "num_singleton_groups": 0}
-        total, singletons = self._index_of(storage).counts
-        return {"num_groups": total, "num_singleton_groups": singletons}
+        index = self._index_of(storage)
+        return {"num_groups": index.num_groups, "num_singleton_groups": index.num_singletons}
 
     def _split(self, batch_size: int) -> tuple[int, int]:
         name, part = ("num_groups", self.num_groups) if self.num_groups else ("samples_per_group", self.samples_per_group)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrb import ops
 from torchrb.generations import generations_at
 from torchrb.journal import new_journal
-from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
+from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
 from torchrb.storages.indexing import resolve
 
 
@@ -65,6 +65,11 @@ class Storage(ABC):
     def write_count(self) -> int:
         """Records written through add and extend so far."""
         return int(self._counters[CONTROL_WRITES])
+
+    @property
+    def journal_position(self) -> int:
+        """How many slots the journal was ever told of."""
+        return int(self._counters[CONTROL_JOURNAL])
 
     # --- rows
 
@@ -118,9 +123,14 @@ class Storage(ABC):
 
     # --- columns, for samplers
 
-    def group_words(self, key: Any, slots: Tensor) -> Tensor:
-        """Canonical int64 words ``[n, w]`` of a field: equal exactly where the values are. ValueError for NaN."""
-        raise TypeError(f"{type(self).__name__} cannot group its records by a key. Store tensordicts.")
+    def key_column(self, key: Any) -> Column | None:
+        """A field to group by, of integers or floats; None when its values are not numbers of a fixed shape. KeyError
+        when there is none of that name."""
+        raise TypeError(f"{type(self).__name__} cannot group its records by a key. Store tensordicts in another storage.")
+
+    def key_words(self, key: Any, slots: Tensor) -> Tensor:
+        """For a field that is no column: words that are equal where the values are, int64 ``[n, DIGEST_WORDS]``."""
+        raise TypeError(f"{type(self).__name__} cannot group its records by a key. Store tensordicts in another storage.")
 
     def reward_column(self, key: Any) -> Column:
         """A numeric field of all rows. KeyError when there is none of that name."""

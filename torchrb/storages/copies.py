@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils._pytree as pytree
 from tensordict import is_tensor_collection
 
 _IMMUTABLE = (str, bytes, int, float, complex, bool, type(None))
@@ -30,4 +31,7 @@ def own_copy(value: Any, device: torch.device | None = None) -> Any:
         return type(value)(own_copy(item, device) for item in value)
     if type(value) is dict:
         return {key: own_copy(item, device) for key, item in value.items()}
-    return copy.deepcopy(value)
+    items, spec = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
+    if spec.is_leaf():
+        return copy.deepcopy(value)
+    return pytree.tree_unflatten([own_copy(item, device) for item in items], spec)  # named tuples, ordered dicts

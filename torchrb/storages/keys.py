@@ -1,8 +1,8 @@
-"""Canonical words of a group key: equal exactly where the values are equal, on every backend.
+"""Words of a group key that is not a number: equal exactly where the values are equal.
 
-Numbers become one int64 word an element: integers and bools sign-extended, floats as the bits of their float64 with
--0.0 as 0.0. Strings, None, and ragged tensors become two words of a 128-bit BLAKE2b digest of their canonical bytes
-(RFC 7693): at that length equal digests mean equal values, and no table of the values has to be kept.
+Strings, None, and rows of any length become two words, a 128-bit BLAKE2b digest of their canonical bytes (RFC 7693): at
+that length equal digests mean equal values, and no table of the values has to be kept. (Numbers of a fixed shape need no
+digest; the op `group_index_update_` reads them.)
 """
 
 from __future__ import annotations
@@ -16,20 +16,6 @@ import torch
 from torch import Tensor
 
 DIGEST_WORDS = 2
-
-
-def number_words(values: Tensor, key: Any) -> Tensor:
-    """``[n, ...]`` to int64 ``[n, w]``. ValueError when a float key is NaN, which equals nothing, itself included."""
-    flat = values.reshape(values.shape[0], -1)
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).flatten(1)
-    if flat.is_floating_point():
-        wide = flat.to(torch.float64)
-        if bool(wide.isnan().any()):
-            row = int(torch.nonzero(wide.isnan().any(dim=1))[0])
-            raise ValueError(f"PromptGroupSampler: group key {key!r} is NaN in row {row} of those stored; NaN is no group.")
-        return torch.where(wide == 0, 0.0, wide).view(torch.int64)
-    return flat.view(torch.int64) if flat.dtype == torch.uint64 else flat.to(torch.int64)
 
 
 def value_words(value: Any, key: Any) -> tuple[int, int]:

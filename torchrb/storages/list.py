@@ -79,6 +79,8 @@ class ListStorage(Storage):
 
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         """A list of records, or a single one for an index of shape ``()``."""
+        if shape is not None and len(shape) > 1:
+            raise TypeError(f"{type(self).__name__}: an index must have one dimension, got shape {[*shape]}. Flatten it.")
         with self.lock:
             items = [own_copy(self._items[slot]) for slot in slots.tolist()]
             generations = self.generations(slots)

@@ -12,7 +12,8 @@ from torch import Tensor
 from torchrb import ops
 from torchrb.journal import JournalReader
 from torchrb.storages.base import Column
-from torchrb.storages.keys import value_words
+from torchrb.storages.copies import own_copy
+from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.list import ListStorage
 from torchrb.storages.structure import as_path, shown
 
@@ -71,12 +72,13 @@ class LazyStackStorage(ListStorage):
                     raise ValueError(f"write_fields: field {key!r} needs {len(places)} values, got {len(values)}.")
                 for place, value in zip(places, values, strict=True):
                     old = self._value(changed[place], key)
+                    value = torch.as_tensor(value) if isinstance(old, Tensor) else value
                     if isinstance(old, Tensor) and (value.dtype != old.dtype or value.shape != old.shape):
                         raise ValueError(
                             f"write_fields: field {key!r} must be {old.dtype} {[*old.shape]} in row {place}, "
                             f"got {value.dtype} {[*value.shape]}."
                         )
-                    changed[place].set(shown(as_path(key)), value.detach().clone() if isinstance(old, Tensor) else value)
+                    changed[place].set(shown(as_path(key)), own_copy(value))
             ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], False)
             for place, item in changed.items():
                 self._items[place] = item
@@ -89,9 +91,12 @@ class LazyStackStorage(ListStorage):
             raise KeyError(f"LazyStackStorage: no field {key!r} is stored; stored are {known}.")
         return value.tolist() if is_non_tensor(value) else value
 
-    def group_words(self, key: Any, slots: Tensor) -> Tensor:
+    def key_column(self, key: Any) -> Column | None:
+        return None
+
+    def key_words(self, key: Any, slots: Tensor) -> Tensor:
         words = [value_words(self._value(self._items[slot], key), key) for slot in slots.tolist()]
-        return torch.tensor(words, dtype=torch.int64).view(slots.shape[0], -1)
+        return torch.tensor(words, dtype=torch.int64).view(slots.shape[0], DIGEST_WORDS)
 
     def reward_column(self, key: Any) -> Column:
         with self.lock:

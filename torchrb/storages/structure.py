@@ -82,12 +82,45 @@ def as_batch(data: Any, call: str) -> Any:
         raise TypeError(f"{call}: expected a tensordict, tensor, pytree or list of these, got {data!r}.") from error
     if not items:
         return None
+    _check_alike(items, call)
     try:
         if is_tensor_collection(items[0]) or isinstance(items[0], Tensor):
             return torch.cat(items)
         return pytree.tree_map(lambda *parts: torch.cat(parts), items[0], *items[1:])
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{call}: the items of the list cannot be stacked into one batch: {error}") from error
+
+
+def _check_alike(items: Sequence[Any], call: str) -> None:
+    """Items that will be concatenated have the fields and dtypes of the first: `torch.cat` itself would promote."""
+    first = _dtypes(items[0])
+    for place, item in enumerate(items[1:], 1):
+        given = _dtypes(item)
+        if given == first:
+            continue
+        if given.keys() != first.keys() or is_tensor_collection(item) != is_tensor_collection(items[0]):
+            expected, got = (sorted(str(shown(key)) for key in fields) for fields in (first, given))
+            raise KeyError(
+                f"{call}: all items of a list must have the same fields, expected {expected} as in the first, "
+                f"got {got} in item {place}, a {type(item).__name__}."
+            )
+        key = next(key for key in first if first[key] != given[key])
+        raise ValueError(
+            f"{call}: all items of a list must have the same dtypes, expected {first[key]} for {shown(key)!r} as in the "
+            f"first, got {given[key]} in item {place}."
+        )
+
+
+def _dtypes(item: Any) -> dict[tuple, Any]:
+    """The dtype of each field of a record; for one that is not a tensor, what it is."""
+    leaves: dict[tuple, Any] = {}
+    if is_tensor_collection(item):
+        objects: dict[tuple, list] = {}
+        _walk(item, (), leaves, objects)
+        return {key: leaf.dtype for key, leaf in leaves.items()} | dict.fromkeys(objects, "not a tensor")
+    for path, leaf in pytree.tree_flatten_with_path(item, is_leaf=is_tensor_collection)[0]:
+        leaves[_place(path)] = getattr(leaf, "dtype", "not a tensor")
+    return leaves
 
 
 def as_one(data: Any, call: str) -> Any:
@@ -209,6 +242,11 @@ def _non_tensor(values: list[Any], shape: torch.Size) -> Any:
     return NonTensorStack(*(_non_tensor(values[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])))
 
 
+def _place(path: Any) -> tuple:
+    """Where a leaf of a pytree is, as the keys and numbers that lead to it."""
+    return tuple(getattr(step, "key", getattr(step, "idx", step)) for step in path)
+
+
 class PytreeStructure:
     """Records that are nested dicts, lists and tuples of tensors (a single tensor is the smallest of them)."""
 
@@ -218,7 +256,7 @@ class PytreeStructure:
         flat, self._spec = pytree.tree_flatten_with_path(batch, is_leaf=is_tensor_collection)
         self.leaves = []
         for path, value in flat:
-            key = tuple(getattr(step, "key", getattr(step, "idx", step)) for step in path)
+            key = _place(path)
             if is_tensor_collection(value) or not isinstance(value, Tensor):
                 raise TypeError(f"{call}: a pytree must hold tensors only, got {type(value).__name__} at {key}.")
             if not value.dim():

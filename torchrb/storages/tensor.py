@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from torchrb import ops
-from torchrb.ops.schemas import UPDATED
+from torchrb.ops.schemas import STALE, UPDATED
 from torchrb.storages.base import Column, Storage
 from torchrb.storages.copies import own_copy
-from torchrb.storages.keys import number_words, value_words
+from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.records import RecordTable, columns, packed
 from torchrb.storages.structure import Rows, Structure, as_batch, as_one, as_path, check_value, shown, structure_of
 
@@ -80,12 +80,8 @@ class LazyTensorStorage(Storage):
 
     def write(self, slots: Tensor, data: Any, *, one: bool = False) -> Tensor:
         with self.lock:
-            rows = self._take_apart(data, one, "write")
-            if rows is None:
-                rows = Rows(0, [], [])
-            if rows.num != slots.shape[0]:
-                raise ValueError(f"write: {slots.shape[0]} records are addressed, got data for {rows.num}.")
-            if not rows.num:
+            rows = self._take_apart(data, one, "write", slots.shape[0])
+            if rows is None or not rows.num:
                 return self._no_slots()
             records = self._records
             generations = ops.write_rows_(
@@ -97,6 +93,8 @@ class LazyTensorStorage(Storage):
     def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
         with self.lock:
             leaves, values, places, objects = self.plan_fields(fields, slots.shape[0], "write_fields")
+            if self.structure is None:
+                return
             records = self._records
             ops.write_rows_(
                 records.tables, self.control, self.journal, records.part(leaves), slots, values, False
@@ -109,15 +107,20 @@ class LazyTensorStorage(Storage):
             for column in self._objects:
                 column[:] = [None] * self.max_size
 
-    def _take_apart(self, data: Any, one: bool, call: str) -> Rows | None:
-        """Validate; on the first batch also learn the structure and allocate. None when there are no rows."""
+    def _take_apart(self, data: Any, one: bool, call: str, expected: int | None = None) -> Rows | None:
+        """Validate, for ``expected`` rows if that is known; on the first batch also learn the structure and allocate.
+        None when there are no rows."""
         batch = as_one(data, call) if one else as_batch(data, call)
         if batch is None:
+            if expected:
+                raise ValueError(f"{call}: {expected} records are addressed, got data for none.")
             return None
-        if self.structure is not None:
-            return self.structure.flatten(batch, self.device, call)
-        structure = structure_of(batch, self.device, call)
+        structure = self.structure or structure_of(batch, self.device, call)
         rows = structure.flatten(batch, self.device, call)
+        if expected not in (None, rows.num):
+            raise ValueError(f"{call}: {expected} records are addressed, got data for {rows.num}.")
+        if self.structure is not None:
+            return rows
         self._records = self._allocate(structure)
         self._objects = [[None] * self.max_size for _ in structure.object_keys]
         self.structure = structure
@@ -189,6 +192,8 @@ class LazyTensorStorage(Storage):
         """One conditional update, planned by `plan_fields`; see the op `update_rows_if_`. Returns status, uint8 [n]."""
         leaves, values, places, objects = fields
         with self.lock:
+            if self.structure is None:
+                return torch.full_like(slots, STALE, dtype=torch.uint8)
             records = self._records
             status = ops.update_rows_if_(
                 records.tables,
@@ -222,13 +227,21 @@ class LazyTensorStorage(Storage):
                 objects = [[own_copy(column[place]) for place in places] for column in self._objects]
         return self.structure.build(values, objects, slots.shape if shape is None else shape), generations
 
-    def group_words(self, key: Any, slots: Tensor) -> Tensor:
+    def key_column(self, key: Any) -> Column | None:
         number = self.find(key, "PromptGroupSampler: group_key")
         if number < 0:
-            words = [value_words(self._objects[~number][slot], key) for slot in slots.tolist()]
-            return torch.tensor(words, dtype=torch.int64, device=self.device).view(slots.shape[0], -1)
-        column = self.reward_column(key)
-        return number_words(ops.read_rows(column.tables, column.leaf, [column.template], slots)[0][0], key)
+            return None
+        template = self._records.templates[number]
+        if template.is_complex():
+            template = torch.view_as_real(template)
+        elif template.dtype == torch.uint64:
+            template = template.view(torch.int64)
+        return Column(self._records.tables, self._records.leaf(number), template)
+
+    def key_words(self, key: Any, slots: Tensor) -> Tensor:
+        column = self._objects[~self.find(key, "PromptGroupSampler: group_key")]
+        words = [value_words(column[slot], key) for slot in slots.tolist()]
+        return torch.tensor(words, dtype=torch.int64, device=self.device).view(slots.shape[0], DIGEST_WORDS)
 
     def reward_column(self, key: Any) -> Column:
         number = self.find(key, "PromptGroupSampler: reward_key")

@@ -36,6 +36,10 @@ class Writer(ABC):
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write a batch (or ``one`` record). Returns slots and the generation each row got, int64 ``[n]``."""
 
+    def prepared(self, data: Any) -> Any:
+        """What is stored of the data that a user hands in, whole records or some fields: here, all of it."""
+        return data
+
     def add(self, data: Any) -> int:
         """Write one record; returns its slot."""
         return int(self.append(data, one=True)[0])
@@ -49,7 +53,7 @@ class Writer(ABC):
         """Whether `generations_of` tells generations and samples carry ``"index_generation"``."""
         return False
 
-    def generations_of(self, index: int | Tensor) -> Tensor:
+    def generations_of(self, index: int | Tensor | tuple) -> Tensor:
         """-1 for every slot, shaped like ``index``: this writer does not track generations."""
         return torch.full_like(_as_index(index), -1)
 
@@ -59,9 +63,9 @@ class Writer(ABC):
         return f"{type(self).__name__}(cursor={self._storage.cursor}, full_storage={len(self._storage) == self._storage.max_size})"
 
 
-def _as_index(index: int | Tensor) -> Tensor:
-    """An index as int64 on its own device; TypeError for a mask or floats."""
-    slots = torch.as_tensor(index)
+def _as_index(index: int | Tensor | tuple) -> Tensor:
+    """An index as int64 on its own device; of a tuple, one part a dimension, the first. TypeError for a mask or floats."""
+    slots = torch.as_tensor(index[0] if isinstance(index, tuple) and index else index)
     if slots.dtype == torch.bool or slots.is_floating_point() or slots.is_complex():
         raise TypeError(f"generations_of: expected slot numbers, got {slots.dtype}.")
     return slots.to(torch.int64)

@@ -43,14 +43,15 @@ class RoundRobinWriter(Writer):
         return self._tracks_generations
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
-        return self.storage.append(data, one=one)
+        return self.storage.append(self.prepared(data), one=one)
 
-    def generations_of(self, index: int | Tensor) -> Tensor:
+    def generations_of(self, index: int | Tensor | tuple) -> Tensor:
         """The generation of each slot: how often it was written or emptied since its first write, from 0.
 
-        ``index``: an int or an integer tensor of any shape; the result, int64, has its shape and device. -1 for a slot
-        never written or out of range, and everywhere when generations are not tracked. A slot that was emptied has a
-        generation too, though no record: a handle with it is not live.
+        ``index``: an int or an integer tensor of any shape; the result, int64, has its shape and device. Of a tuple (an
+        index for each dimension of the storage) the first counts. -1 for a slot never written or out of range, and
+        everywhere when generations are not tracked. A slot that was emptied has a generation too, though no record: a
+        handle with it is not live.
         """
         slots = _as_index(index)
         if not self._tracks_generations:
@@ -66,23 +67,17 @@ class RoundRobinWriter(Writer):
         """
         with self.storage.lock:
             slots = resolve(index, len(self.storage), self.storage.device, "write_at")
-            self.storage.write(slots.flat, self._prepared(data), one=not slots.shape)
+            self.storage.write(slots.flat, self.prepared(data), one=not slots.shape)
         return index
-
-    def _prepared(self, data: Any) -> Any:
-        return data
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
     """The ring for tensordicts: ``"index"`` and ``"index_generation"`` that a sample carries are not stored with it, so
     a sampled batch can be written back as it is."""
 
-    def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
-        return super().append(self._prepared(data), one=one)
-
-    def _prepared(self, data: Any) -> Any:
+    def prepared(self, data: Any) -> Any:
         if is_tensor_collection(data):
             return data.exclude(*INDEX_KEYS) if any(key in data.keys() for key in INDEX_KEYS) else data
         if isinstance(data, list):
-            return [self._prepared(item) for item in data]
+            return [self.prepared(item) for item in data]
         return data

@@ -1,0 +1,130 @@
+// Brings the group index up to the journal: every slot written since is put under its present key, or taken out.
+// One pass over the new entries of the journal, on one thread; a reader that fell behind the ring visits every row.
+// Bound by the cache misses of a row (header and key, links, bucket), which are prefetched in two stages.
+#include <torch/csrc/stable/library.h>
+
+#include "core/slot_lock.h"
+#include "cpu/group_tensors.h"
+#include "tables.h"
+
+namespace torchrb {
+namespace {
+
+constexpr const char* kOp = "group_index_update_";
+
+// A row's key as canonical words: integers sign-extended, floating-point values as the bits of their float64.
+struct KeyCells {
+  Leaf cell;
+  Dtype dtype;
+  int64_t num_words;
+
+  // False when an element is NaN.
+  bool read(int64_t slot, int64_t* words) const {
+    const unsigned char* at = cell.in_table(slot);
+    const int64_t step = element_bytes(dtype);
+    bool numbers = true;
+    for (int64_t i = 0; i < num_words; ++i, at += step) {
+      if (!is_real(dtype)) {
+        words[i] = read_integer(at, dtype);
+        continue;
+      }
+      const double value = read_real(at, dtype);
+      numbers &= value == value;
+      words[i] = std::bit_cast<int64_t>(value == 0.0 ? 0.0 : value);
+    }
+    return numbers;
+  }
+};
+
+class Update {
+ public:
+  Update(GroupIndex& index, const Headers& headers, const KeyCells& cells)
+      : index_(index), headers_(headers), cells_(cells), words_(static_cast<size_t>(cells.num_words)) {}
+
+  // Visits the rows `slot_of(0..num-1)`.
+  template <typename SlotOf>
+  void run(int64_t num, const SlotOf& slot_of) {
+    for (int64_t i = 0; i < num + kFar; ++i) {
+      if (i < num) prefetch_row(slot_of(i));
+      if (i >= kFar - kNear && i < num + kFar - kNear) prefetch_bucket(slot_of(i - (kFar - kNear)));
+      if (i >= kFar) visit(slot_of(i - kFar));
+    }
+  }
+
+ private:
+  static constexpr int64_t kFar = 32, kNear = 12;  // rows ahead: of the row itself, of its bucket
+
+  void prefetch_row(int64_t slot) const {
+    if (!headers_.holds(slot)) return;
+    __builtin_prefetch(headers_.word(slot));
+    __builtin_prefetch(cells_.cell.in_table(slot));
+    index_.prefetch_row(slot);
+  }
+
+  void prefetch_bucket(int64_t slot) {
+    if (!headers_.holds(slot)) return;
+    cells_.read(slot, words_.data());
+    index_.prefetch_bucket(words_.data());
+  }
+
+  void visit(int64_t slot) {
+    if (!headers_.holds(slot)) return;
+    bool live = false, numbers = false;
+    for (Look seen;;) {
+      seen = look(headers_, slot);
+      live = word_live(seen.word);
+      if (live) numbers = cells_.read(slot, words_.data());
+      if (unmoved(headers_, slot, seen)) break;
+    }
+    if (live && numbers) {
+      index_.put(slot, words_.data());
+    } else {
+      index_.take(slot);
+      if (live) index_.cast_out(slot);
+    }
+  }
+
+  GroupIndex& index_;
+  const Headers& headers_;
+  const KeyCells& cells_;
+  std::vector<int64_t> words_;
+};
+
+Tensor group_index_update_(Tensor keys, Tensor links, Tensor control_in, Tensor journal_in, int64_t position,
+                           std::vector<Tensor> tables, std::vector<int64_t> key_leaf, Tensor key_template) {
+  const Headers headers = headers_of(tables, kOp);
+  check(key_leaf.size() == 3, kOp, "key_leaf must hold three numbers, got ", key_leaf.size(), ".");
+  KeyCells cells{leaf_of(tables, key_leaf, 0, kOp), dtype_of(key_template, kOp, "the group key"), 0};
+  cells.num_words = cells.cell.bytes / element_bytes(cells.dtype);
+  check(cells.num_words * element_bytes(cells.dtype) == cells.cell.bytes, kOp, "a key must be elements of its dtype, got ",
+        cells.cell.bytes, " bytes of ", element_bytes(cells.dtype), "-byte elements.");
+  GroupIndex index = group_index_of(keys, links, headers.capacity, kOp);
+  check(keys.size(1) == cells.num_words, kOp, "keys must hold ", cells.num_words, " words a row, got ", keys.size(1), ".");
+  int64_t* control = int64_data(control_in, kControlSize, kOp, "control");
+  const int64_t* journal = int64_data(journal_in, kOp, "journal");
+  const int64_t ring = journal_in.numel();
+  const int64_t head = std::atomic_ref<int64_t>(control[kControlJournal]).load(std::memory_order_acquire);
+
+  Update update(index, headers, cells);
+  const bool all = position < 0 || head - position > ring;
+  const int64_t num = all ? headers.capacity : head - position;
+  if (all) {
+    update.run(num, [](int64_t i) { return i; });
+  } else {
+    update.run(num, [=](int64_t i) { return journal[(position + i) % ring]; });
+  }
+
+  const Tensor counts_out = empty_int64({5}, control_in);
+  auto* counts = static_cast<int64_t*>(counts_out.data_ptr());
+  counts[0] = head;
+  counts[1] = index.num_groups();
+  counts[2] = index.num_singletons();
+  counts[3] = index.outcast();
+  counts[4] = num;
+  return counts_out;
+}
+
+STABLE_TORCH_LIBRARY_IMPL(torchrb, CPU, m) { m.impl("group_index_update_", TORCH_BOX(&group_index_update_)); }
+
+}  // namespace
+}  // namespace torchrb

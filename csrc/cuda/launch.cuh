@@ -1,0 +1,39 @@
+// How kernels are launched, and with how many threads: the one place for both.
+//
+// A kernel's own header (<op>.cuh) includes this and no torch header; it compiles under nvcc, and under g++ with the
+// SIMT emulator of tests/simt, whose simt.h gives `launch`, `cudaStream_t` and the rest of what a kernel names.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#include <cuda_runtime.h>
+#else
+#include "simt.h"
+#endif
+
+namespace torchrb {
+
+// Tunables: threads in a block.
+inline constexpr unsigned kAdvantageThreads = 64;  // a thread is a group, and groups are few: rather more blocks
+
+// Blocks for `num` threads; a kernel strides over what goes beyond the largest grid.
+inline unsigned blocks_for(int64_t num, unsigned threads) {
+  constexpr int64_t kMostBlocks = 2147483647;
+  return static_cast<unsigned>(std::min((num + threads - 1) / threads, kMostBlocks));
+}
+
+#if defined(__CUDACC__)
+// Enqueues the kernel and returns what the launch itself came to; nothing waits. `smem`: dynamic shared memory in
+// bytes.
+template <typename... Params, typename... Args>
+inline cudaError_t launch(void (*kernel)(Params...), unsigned grid, unsigned block, size_t smem, cudaStream_t stream,
+                          const Args&... args) {
+  if (grid == 0) return cudaSuccess;
+  kernel<<<grid, block, smem, stream>>>(static_cast<Params>(args)...);
+  return cudaGetLastError();
+}
+#endif
+
+}  // namespace torchrb

@@ -1,0 +1,165 @@
+"""What every storage owes to those who use it: counters, generations, indices, and nothing changed by what failed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.cases import RECORDS, STORAGES, plain
+from torchrb import LazyStackStorage, LazyTensorStorage, ListStorage
+from torchrb.journal import JournalReader
+
+each_storage = pytest.mark.parametrize("kind", STORAGES)
+CAPACITY = 4
+
+
+def batch(numbers):
+    return RECORDS["nested"](numbers)
+
+
+def numbers_of(storage, index=slice(None)):
+    rows = storage[index]
+    return [int(row["n"]) for row in (rows if isinstance(rows, list) else rows.unbind(0))]
+
+
+def stored(kind, numbers=()):
+    storage = STORAGES[kind](CAPACITY)
+    if numbers:
+        storage.append(batch(numbers))
+    return storage
+
+
+@each_storage
+@pytest.mark.parametrize("sizes", [[1], [4], [3, 3], [4, 4], [10], [0, 2, 0], [1] * 9, [17, 1]])
+def test_a_ring_holds_the_last_records(kind, sizes):
+    storage, written, counts = stored(kind), [], torch.zeros(CAPACITY, dtype=torch.int64)
+    for size in sizes:
+        numbers = range(len(written), len(written) + size)
+        slots, generations = storage.append(batch(numbers))
+        assert slots.tolist() == [n % CAPACITY for n in numbers]
+        assert generations.tolist() == [n // CAPACITY for n in numbers]
+        written += numbers
+        counts += torch.bincount(slots, minlength=CAPACITY)
+    total = len(written)
+    assert len(storage) == min(total, CAPACITY)
+    assert storage.write_count == total and storage.cursor == total % CAPACITY
+    assert numbers_of(storage) == [max(n for n in written if n % CAPACITY == slot) for slot in range(min(total, CAPACITY))]
+    assert torch.equal(storage.generations(torch.arange(CAPACITY)), counts - 1)
+
+
+@each_storage
+def test_one_record_is_a_batch_of_one(kind):
+    one, other = stored(kind), stored(kind)
+    for n in range(6):
+        slots, generations = one.append(batch([n])[0], one=True)
+        assert slots.shape == generations.shape == (1,)
+        other.append(batch([n]))
+    assert torch.equal(one.control, other.control) and torch.equal(one.journal, other.journal)
+    assert [plain(one[i]) for i in range(CAPACITY)] == [plain(other[i]) for i in range(CAPACITY)]
+
+
+@each_storage
+def test_writing_in_place_moves_generations_only(kind):
+    storage = stored(kind, range(3))
+    before = storage.control.clone()
+    assert storage.write(torch.tensor([2, 0]), batch([20, 30])).tolist() == [1, 1]
+    assert (len(storage), storage.cursor, storage.write_count) == (3, 3, 3)
+    assert numbers_of(storage) == [30, 1, 20]
+    assert storage.generations(torch.arange(4)).tolist() == [1, 0, 1, -1]
+    assert storage.journal_position == before[3] + 2
+
+
+@each_storage
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_cleared_storage_is_empty_and_starts_over(kind, reset):
+    storage = stored(kind, range(6))
+    storage.clear(reset)
+    assert (len(storage), storage.cursor, storage.write_count) == (0, 0, 0 if reset else 6)
+    assert storage.generations(torch.arange(4)).tolist() == [2, 2, 1, 1]
+    storage.clear(reset)
+    assert storage.generations(torch.arange(4)).tolist() == [2, 2, 1, 1]
+    _, generations = storage.append(batch([7]))
+    assert generations.tolist() == [3] and numbers_of(storage) == [7]
+    assert storage.write_count == (1 if reset else 7)
+    for index in (1, -2):
+        with pytest.raises(IndexError):
+            storage[index]
+
+
+@each_storage
+def test_clearing_what_was_never_written_changes_nothing(kind):
+    storage = stored(kind)
+    storage.clear()
+    assert len(storage) == 0 and storage.generations(torch.arange(2)).tolist() == [-1, -1]
+
+
+@each_storage
+@pytest.mark.parametrize("index", [0, -1, slice(1, 3), slice(None, None, -2), [2, 0], range(2), torch.tensor([1, 1])])
+def test_reading_and_writing_mean_the_same_rows(kind, index):
+    storage, told = stored(kind, range(CAPACITY)), list(range(CAPACITY))
+    rows = torch.arange(CAPACITY)[torch.tensor(list(range(CAPACITY))[index]) if isinstance(index, slice) else torch.as_tensor(index)]
+    if rows.dim():
+        assert numbers_of(storage, index) == rows.tolist()
+        storage[index] = batch([n + 50 for n in range(len(rows))])
+        for place, row in enumerate(rows.tolist()):
+            told[row] = place + 50
+    else:
+        assert int(storage[index]["n"]) == int(rows)
+        storage[index] = batch([50])[0]
+        told[int(rows)] = 50
+    assert numbers_of(storage) == told
+
+
+@each_storage
+@pytest.mark.parametrize("wrong", ["too many", "too few", "out of range", "no index", "no record"])
+def test_a_write_that_fails_has_changed_nothing(kind, wrong):
+    storage = stored(kind, range(3))
+    control, journal, headers = storage.control.clone(), storage.journal.clone(), storage.tables[0].clone()
+    rows = [plain(storage[i]) for i in range(3)]
+    with pytest.raises((ValueError, IndexError, TypeError)):
+        match wrong:
+            case "too many":
+                storage[[0, 1]] = batch([7, 8, 9])
+            case "too few":
+                storage[:] = batch([7])
+            case "out of range":
+                storage[[0, 3]] = batch([7, 8])
+            case "no index":
+                storage["n"] = batch([7])
+            case "no record":
+                storage[[0, 1]] = 5
+    assert torch.equal(storage.control, control) and torch.equal(storage.journal, journal)
+    assert torch.equal(storage.tables[0], headers)
+    assert [plain(storage[i]) for i in range(3)] == rows
+
+
+@each_storage
+def test_the_journal_names_every_row_written(kind):
+    storage, reader = stored(kind, [1, 2]), JournalReader()
+    reader.catch_up(storage.control, storage.journal)
+    for write, expected in [
+        (lambda: storage.append(batch([3, 4, 5])), [0, 2, 3]),
+        (lambda: storage.write(torch.tensor([3, 1, 3]), batch([1, 2, 3])), [1, 3]),
+        (lambda: storage.clear(), [0, 1, 2, 3]),
+        (lambda: storage.append(batch([])), []),
+    ]:
+        write()
+        assert reader.catch_up(storage.control, storage.journal).tolist() == expected
+
+
+@pytest.mark.parametrize("make", [LazyTensorStorage, ListStorage, LazyStackStorage])
+@pytest.mark.parametrize("size", [0, -1, 2.0, "3", True, 2**32])
+def test_a_capacity_that_is_none_is_refused(make, size):
+    with pytest.raises(ValueError, match=f"{make.__name__}: max_size must be an int from 1"):
+        make(size)
+
+
+def test_records_along_several_dimensions_are_refused():
+    with pytest.raises(ValueError, match="got ndim=2. Use ndim=1"):
+        LazyTensorStorage(4, ndim=2)
+
+
+@pytest.mark.parametrize("kind", ["list", "stack"])
+def test_a_list_has_no_index_of_several_dimensions(kind):
+    with pytest.raises(TypeError, match=r"an index must have one dimension, got shape \[1, 2\]"):
+        stored(kind, range(2))[torch.tensor([[0, 1]])]

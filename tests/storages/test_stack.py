@@ -1,0 +1,124 @@
+"""Tensordicts whose rows have shapes of their own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tests.cases import RECORDS, TENSORDICTS, buffer, plain
+from torchrb import LazyStackStorage, PromptGroupSampler
+from torchrb.storages.keys import value_words
+
+
+def ragged(*lengths, start=0):
+    return [TensorDict({"tokens": torch.arange(start, start + n), "r": torch.full((n,), float(n))}) for n in lengths]
+
+
+def slots(*numbers):
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
+def tokens(storage):
+    return [row["tokens"].tolist() for row in storage[:].unbind(0)]
+
+
+@pytest.mark.parametrize("kind", TENSORDICTS)
+def test_batches_and_lists_are_their_rows(kind):
+    batch = RECORDS[kind](range(3))
+    one, other = LazyStackStorage(4), LazyStackStorage(4)
+    one.append(batch)
+    other.append([batch[i] for i in range(3)])
+    assert [plain(one[i]) for i in range(3)] == [plain(other[i]) for i in range(3)] == [plain(batch[i]) for i in range(3)]
+    assert one[:].batch_size == (3,)
+
+
+def test_every_row_keeps_its_shape():
+    storage = LazyStackStorage(3)
+    storage.append(ragged(1, 2, 3, 4))
+    assert tokens(storage) == [[0, 1, 2, 3], [0, 1], [0, 1, 2]]
+    storage.write(slots(1), ragged(0))
+    assert tokens(storage)[1] == []
+
+
+def test_fields_keep_dtype_and_shape_of_their_row():
+    storage = LazyStackStorage(3)
+    storage.append(ragged(1, 2))
+    storage.write_fields(slots(1, 0), {"tokens": [torch.tensor([8, 9]), torch.tensor([7])]})
+    assert tokens(storage) == [[7], [8, 9]]
+    storage.write_fields(slots(0), {"tokens": [[5]]})
+    assert tokens(storage) == [[5], [8, 9]]
+    for wrong in (torch.ones(1, 2).long(), torch.ones(1, 1)):
+        with pytest.raises(ValueError, match=r"field 'tokens' must be torch.int64 \[1\] in row 0"):
+            storage.write_fields(slots(1, 0), {"tokens": [torch.tensor([1, 2]), wrong[0] if wrong.dim() > 1 else wrong]})
+    with pytest.raises(ValueError, match="needs 2 values, got 1"):
+        storage.write_fields(slots(1, 0), {"tokens": [torch.tensor([1, 2])]})
+    with pytest.raises(KeyError, match="no field 'other' is stored"):
+        storage.write_fields(slots(1), {"tokens": [torch.tensor([1, 2])], "other": [1]})
+    assert tokens(storage) == [[5], [8, 9]]
+
+
+def test_a_written_field_is_a_copy():
+    storage, value = LazyStackStorage(2), torch.tensor([[3.0]], requires_grad=True)
+    storage.append([TensorDict({"x": torch.zeros(1), "s": "old"})])
+    storage.write_fields(slots(0), {"x": value * 1, "s": [["a"]]})
+    storage[0]["x"].zero_()
+    assert storage[0]["x"].tolist() == [3.0] and not storage[0]["x"].requires_grad
+    assert storage[0]["s"] == ["a"]
+
+
+def test_a_group_key_is_the_tuple_of_its_values():
+    storage = LazyStackStorage(8)
+    storage.append(ragged(1, 2, 1, 3))
+    words = storage.key_words("tokens", torch.arange(4))
+    assert torch.equal(words[0], words[2])
+    assert len({tuple(row) for row in words.tolist()}) == 3
+    assert tuple(words[1].tolist()) == value_words([0, 1], "g")
+    assert storage.key_words("tokens", slots()).shape[0] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int16, torch.int64, torch.float16, torch.float32, torch.float64])
+def test_a_reward_is_the_row_s_own_value_or_its_mean(dtype):
+    storage = LazyStackStorage(4)
+    rewards = [torch.tensor(1), torch.tensor([1, 0, 1]), torch.tensor([[1, 1], [0, 0]])]
+    storage.append([TensorDict({"r": reward.to(dtype)}) for reward in rewards])
+    assert [storage.reward_of(i, "r") for i in range(3)] == [1, 2 / 3, 0.5]
+
+
+def test_rewards_follow_every_write():
+    rb = buffer(LazyStackStorage(4), sampler=PromptGroupSampler(num_groups=1, group_key="g", reward_key="r", strategy="reward"))
+    rb.extend(TensorDict({"g": torch.zeros(3), "r": torch.arange(3)}, [3]))
+    best = lambda: rb.sample(1)["r"].item()  # noqa: E731
+    assert best() == 2
+    rb.set_at_("r", torch.tensor(9), 0)
+    assert best() == 9
+    rb[1] = TensorDict({"g": torch.tensor(0.0), "r": torch.tensor(10)})
+    assert best() == 10
+    rb.extend(TensorDict({"g": torch.zeros(2), "r": torch.tensor([2**53 + 1, 2**53])}, [2]))
+    assert best() == 2**53 + 1
+    rb.empty()
+    rb.add(TensorDict({"g": torch.tensor(0.0), "r": torch.tensor(-1)}))
+    assert best() == -1
+
+
+@pytest.mark.parametrize("reward", [torch.empty(0), torch.ones(1) * 1j, "text"])
+def test_what_is_no_reward_is_an_error(reward):
+    storage = LazyStackStorage(2)
+    storage.append([TensorDict({"r": reward}, [])])
+    with pytest.raises(TypeError, match="reward_key 'r' must be numeric"):
+        storage.reward_column("r")
+
+
+@pytest.mark.parametrize("data", [[1], torch.ones(2), [{"a": torch.ones(1)}]])
+def test_other_records_are_refused(data):
+    storage = LazyStackStorage(2)
+    with pytest.raises(TypeError, match="a record must be a tensordict"):
+        storage.append(data)
+    with pytest.raises(ValueError, match="a batch needs a batch size"):
+        storage.append(TensorDict({"a": torch.ones(1)}))
+    assert len(storage) == 0
+
+
+def test_only_the_first_dimension_is_stacked():
+    with pytest.raises(ValueError, match="only stack_dim=0"):
+        LazyStackStorage(2, stack_dim=1)

@@ -1,0 +1,2 @@
+from torchrb.selection.selectors import MCAdvantageSelector as MCAdvantageSelector
+from torchrb.selection.strategies import Strategy as Strategy
