@@ -56,10 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
     index_bytes = {}
     if wanted(_MEMORY):
         say("memory of the group index")
-        for backend in ("native", "reference") if runner.native else ("reference",):
-            value = memory.bytes_a_row(scale.w2, backend)
-            if value is not None:
-                index_bytes[backend] = value
+        backend = "native" if runner.native else "reference"
+        value = memory.bytes_a_row(scale.w2, backend)
+        if value is not None:
+            index_bytes[backend] = value
     growths = []
     for row in growth.growth(scale, wanted, max(scale.growth) if runner.native else _LARGEST_ON_THE_PLAIN_PATH):
         say(f"growth: {row.title}")

@@ -41,7 +41,8 @@ class Contender:
     """``call(*inputs())`` is one call; only ``call`` is timed, with so many ``threads``.
 
     ``check(result)`` raises where a result is wrong, and returns what other contenders are compared with. A contender
-    that is too slow for the whole work does a part of it, and its time counts ``times``; its name says so.
+    that is too slow for the whole work does a part of it, and its time counts ``times``; its name says so. With
+    ``block`` that many calls are timed at once and share the time: for what is too short to be looked at alone.
     """
 
     call: Callable[..., Any]
@@ -49,6 +50,7 @@ class Contender:
     check: Callable[[Any], Any] = lambda result: result
     threads: int = 1
     times: int = 1
+    block: int = 1
 
     def result(self) -> Any:
         torch.set_num_threads(self.threads)
@@ -57,12 +59,21 @@ class Contender:
     def timed(self) -> float:
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
+        if self.block > 1:
+            return self._timed_block()
         inputs = self.inputs()
         start = time.perf_counter_ns()
         result = self.call(*inputs)
         elapsed = time.perf_counter_ns() - start
         del result
         return elapsed * 1e-9 * self.times
+
+    def _timed_block(self) -> float:
+        call, inputs = self.call, [self.inputs() for _ in range(self.block)]
+        start = time.perf_counter_ns()
+        for arguments in inputs:
+            call(*arguments)
+        return (time.perf_counter_ns() - start) * 1e-9 * self.times / self.block
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ def print_table(outcomes: dict[str, list[Outcome]]) -> None:
     row("reward at the end, each seed", *(" ".join(f"{x:.2f}" for x in r[:, -1].tolist()) for r in rewards))
     row("reward at the end, mean", *(f"{r[:, -1].mean():.3f}" for r in rewards))
     row("reward, mean over the run", *(f"{r.mean():.3f}" for r in rewards))
+    row("prompts it still never solves", *(t["unsolved"] for t in totals))
     row("rollouts", *(t["rollouts"] for t in totals))
     row("groups kept", *(t["kept"] for t in totals))
     row("groups dropped, all right or wrong", *(t["dropped"] for t in totals))

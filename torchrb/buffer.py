@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.utils._pytree as pytree
-from tensordict import is_tensor_collection
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrb import updates
@@ -133,7 +133,7 @@ class ReplayBuffer:
 
     def set_(self, key: Any, value: Any) -> ReplayBuffer:
         """Overwrite one field of all records: ``value`` is ``[len(self), ...]``. Records keep their handles."""
-        return self.update_({key: value})
+        return self._set_everywhere({key: value}, "set_")
 
     def set_at_(self, key: Any, value: Any, index: Any) -> ReplayBuffer:
         """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
@@ -141,7 +141,7 @@ class ReplayBuffer:
             slots = resolve(index, len(self), self._storage.device, "set_at_")
             if not slots.shape:
                 value = torch.as_tensor(value).unsqueeze(0) if not isinstance(value, str | None) else [value]
-            self._storage.write_fields(slots.flat, {key: value})
+            self._storage.write_fields(slots.flat, {key: value}, "set_at_")
         return self
 
     def update_(
@@ -155,8 +155,11 @@ class ReplayBuffer:
         if keys_to_update is not None:
             wanted = {as_path(key) for key in keys_to_update}
             fields = {key: value for key, value in fields.items() if as_path(key) in wanted}
+        return self._set_everywhere(fields, "update_")
+
+    def _set_everywhere(self, fields: Mapping[Any, Any], call: str) -> ReplayBuffer:
         with self._storage.lock:
-            self._storage.write_fields(torch.arange(len(self), device=self._storage.device), fields)
+            self._storage.write_fields(torch.arange(len(self), device=self._storage.device), fields, call)
         return self
 
     def write_all(self, data: Any, end: int | None = None) -> None:
@@ -181,13 +184,15 @@ class ReplayBuffer:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
         storage = self._storage
         with storage.lock:
-            slots, told = self._sampler.sample(storage, num, self.generator)
+            slots, drawn = self._sampler.sample(storage, num, self.generator)
             data, generations = storage.read(slots)
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
         data = self._finished(self._collate_fn(data), info)
-        return (data, info | told) if return_info else data
+        if not return_info:
+            return data
+        return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:
@@ -206,7 +211,7 @@ class ReplayBuffer:
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
             data = self._collate_fn(data)
-        return self._finished(data, {"index": slots.flat.view(slots.shape)})
+        return self._finished(data, {"index": slots.flat.view(slots.shape).clone()})
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """The first ``end`` records (default: all) in slot order."""
@@ -296,7 +301,8 @@ class ReplayBuffer:
 
 class TensorDictReplayBuffer(ReplayBuffer):
     """A replay buffer of tensordicts: what it returns carries ``"index"``, and in samples ``"index_generation"`` when
-    the writer tracks generations. Default writer: `TensorDictRoundRobinWriter`.
+    the writer tracks generations (a tensorclass has its own fields only: ask for ``return_info``). Default writer:
+    `TensorDictRoundRobinWriter`.
 
     Keyword Args:
         priority_key: the field that priorities come from, for samplers that keep them.
@@ -322,9 +328,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.priority_key = priority_key
 
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
-        if is_tensor_collection(data):
+        if isinstance(data, TensorDictBase):
             for key, value in info.items():
-                data.set(key, value.clone())
+                data.set(key, value)
         return data
 
 

@@ -158,28 +158,30 @@ inline bool exact(const Rule& rule, const std::vector<int64_t>& order, int64_t* 
   const double begin = rule.near_begin(nearest), end = rule.near_end(nearest);
   walker.low = std::min(begin, rule.target - nearest);
   walker.high = std::max(end, rule.target + nearest);
-  const auto near = [&](double sum) {
-    return rule.inside(sum) && (rule.distance(sum) <= nearest || (sum >= begin && sum <= end));
-  };
+  std::vector<double> near_squares;
+  std::vector<int64_t> near_positions;  // [num near, k]
   double widest = -kInfinity;
-  walker.walk([&](double sum, double squares, const int64_t*) {
-    if (near(sum)) {
+  walker.walk([&](double sum, double squares, const int64_t* positions) {
+    if (rule.inside(sum) && (rule.distance(sum) <= nearest || (sum >= begin && sum <= end))) {
+      near_squares.push_back(squares);
+      near_positions.insert(near_positions.end(), positions, positions + rule.k);
       widest = std::max(widest, squares);
     }
   });
 
   const double wide = rule.wide(widest);
   std::vector<int64_t> candidates(rule.k), best;
-  walker.walk([&](double sum, double squares, const int64_t* positions) {
-    if (!near(sum) || squares < wide) {
-      return;
+  for (size_t i = 0; i < near_squares.size(); ++i) {
+    if (near_squares[i] < wide) {
+      continue;
     }
+    const auto positions = near_positions.begin() + static_cast<std::ptrdiff_t>(i) * rule.k;
     std::transform(positions, positions + rule.k, candidates.begin(), [&](int64_t p) { return order[p]; });
     std::sort(candidates.begin(), candidates.end());
     if (best.empty() || candidates < best) {
       best = candidates;
     }
-  });
+  }
   std::copy(best.begin(), best.end(), index);
   return true;
 }

@@ -208,7 +208,9 @@ def _sample_groups(
     "balanced_subset(Tensor returns, int group_size, float low, float high, int max_combinations, float rounding)"
     " -> (Tensor index, Tensor found)"
 )
-def _balanced_subset(returns, group_size, low, high, max_combinations, rounding):
+def _balanced_subset(
+    returns: Tensor, group_size: int, low: float, high: float, max_combinations: int, rounding: float
+) -> tuple[Tensor, Tensor]:
     """For each row of ``returns`` (float64 ``[groups, n]``) the ``group_size`` candidates whose mean lies strictly
     between ``low`` and ``high`` and is closest to their middle; equally close: the larger spread, then the
     lexicographically first. Non-finite returns are never chosen. ``low < high``, each infinite or within 1e300.
@@ -231,10 +233,10 @@ def _balanced_subset(returns, group_size, low, high, max_combinations, rounding)
 
 
 @_declare("group_advantage(Tensor returns, int kind, float epsilon) -> Tensor advantages")
-def _group_advantage(returns, kind, epsilon):
-    """Advantages of float32 or float64 ``returns [groups, n]`` within their group; ``kind`` is a place in
-    ``ADVANTAGE_KINDS``. With the mean and the unbiased standard deviation of the group's finite returns:
+def _group_advantage(returns: Tensor, kind: int, epsilon: float) -> Tensor:
+    """Advantages of float32 or float64 ``returns [groups, n]`` within their group.
 
+    ``kind`` is a place in ``ADVANTAGE_KINDS``. With mean and unbiased standard deviation of the group's finite returns,
     ``std``: ``(return - mean) / (deviation + epsilon)``; ``mean``: ``return - mean``; ``leave_one_out``: ``return``
     less the mean of the others. Non-finite returns get 0, and so does a group that is constant or has one finite
     return. Computed in float64: offsets from the first finite return, summed in order, two passes.

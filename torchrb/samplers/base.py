@@ -18,11 +18,16 @@ class Sampler(ABC):
     """
 
     @abstractmethod
-    def sample(
-        self, storage: Storage, batch_size: int, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Draw ``batch_size`` slots of live records: int64 ``[batch_size]`` on the storage's device, and what there is
-        to tell about the draw. RuntimeError when nothing is stored; ValueError for a batch size that does not fit."""
+    def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
+        """Draw ``batch_size`` slots of live records: int64 ``[batch_size]`` on the storage's device, and what
+        `explain` needs (a dict, where it is not overridden).
+
+        RuntimeError when nothing is stored; ValueError for a batch size that does not fit.
+        """
+
+    def explain(self, drawn: Any) -> dict[str, Any]:
+        """What there is to tell about a draw, for ``return_info``; asked for only then."""
+        return dict(drawn)
 
     def stats(self, storage: Storage) -> dict[str, int]:
         """Counters for `ReplayBuffer.stats`."""

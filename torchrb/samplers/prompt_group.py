@@ -84,6 +84,7 @@ class PromptGroupSampler(Sampler):
         self.num_groups, self.samples_per_group = num_groups, samples_per_group
         self.group_key, self.reward_key = group_key, reward_key
         self._strategy = Strategy.named(strategy)
+        self._strategy_code, self._needs_reward = int(self._strategy), self._strategy.needs_reward
         self.cache_groups = cache_groups
         self._index: GroupIndex | None = None
         self._warned = 0
@@ -92,32 +93,33 @@ class PromptGroupSampler(Sampler):
     def strategy(self) -> str:
         return self._strategy.name.lower()
 
-    def sample(
-        self, storage: Storage, batch_size: int, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
         groups, per_group = self._split(batch_size)
         require_records(storage)
         index = self._index_of(storage)
-        if self._strategy.needs_reward:
-            column = storage.reward_column(self.reward_key)
-            if column.template.dtype not in ORDERED_DTYPES or not column.template.shape[1:].numel():
+        if self._needs_reward:
+            tables, leaf, template = storage.reward_column(self.reward_key)
+            if template.dtype not in ORDERED_DTYPES or not template.shape[1:].numel():
                 raise TypeError(f"PromptGroupSampler: reward_key {self.reward_key!r} must be a real number in each record.")
-            tables, leaf, template = column
         else:
             tables, leaf, template = storage.tables, [], index.keys
         seed = take_seed(generator, storage.device)
         slots, drawn, flags = ops.sample_groups(
-            seed, index.keys, index.links, tables, leaf, template, groups, per_group, self._strategy
+            seed, index.keys, index.links, tables, leaf, template, groups, per_group, self._strategy_code
         )
         shortfall = int(flags)
         if shortfall & ~self._warned:
             self._warn(shortfall & ~self._warned, groups, per_group)
-        sizes = drawn[:, 1]
-        return slots, {
+        return slots, (drawn, per_group, index.num_groups, index.num_singletons)
+
+    def explain(self, drawn: Any) -> dict[str, Any]:
+        groups, per_group, num_groups, num_singletons = drawn
+        sizes = groups[:, 1].clone()
+        return {
             "group_size": sizes,
             "short_group": sizes < per_group,
-            "num_groups": index.num_groups,
-            "num_singleton_groups": index.num_singletons,
+            "num_groups": num_groups,
+            "num_singleton_groups": num_singletons,
         }
 
     def stats(self, storage: Storage) -> dict[str, int]:

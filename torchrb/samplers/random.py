@@ -23,8 +23,6 @@ class RandomSampler(Sampler):
     True
     """
 
-    def sample(
-        self, storage: Storage, batch_size: int, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
         require_records(storage)
         return ops.draw_uniform(take_seed(generator, storage.device), storage.control, batch_size), {}

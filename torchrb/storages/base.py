@@ -83,11 +83,12 @@ class Storage(ABC):
         """Write a batch (or ``one`` record) at the cursor. Returns slots and generations, int64 ``[n]``."""
 
     @abstractmethod
-    def write(self, slots: Tensor, data: Any, *, one: bool = False) -> Tensor:
-        """Overwrite whole records at valid slots (int64 ``[n]``). Returns their generations, int64 ``[n]``."""
+    def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
+        """Overwrite whole records at valid slots (int64 ``[n]``). Returns their generations, int64 ``[n]``. ``call`` is
+        what errors name."""
 
     @abstractmethod
-    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
+    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
         """Overwrite some fields of stored records, which stay the same records. KeyError for an unknown field."""
 
     @abstractmethod
@@ -115,8 +116,9 @@ class Storage(ABC):
     def set(self, index: Any, data: Any) -> None:
         """Overwrite whole records at an index as users write it; a single record takes data without a batch."""
         with self.lock:
-            slots = resolve(index, len(self), self.device, f"{type(self).__name__}[...] =")
-            self.write(slots.flat, data, one=not slots.shape)
+            call = f"{type(self).__name__}[...] ="
+            slots = resolve(index, len(self), self.device, call)
+            self.write(slots.flat, data, one=not slots.shape, call=call)
 
     __getitem__ = get
     __setitem__ = set

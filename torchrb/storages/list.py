@@ -54,23 +54,23 @@ class ListStorage(Storage):
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         with self.lock:
-            items = [self._take(data)] if one else [self._take(item) for item in self._split(data)]
+            items = [self._take(data)] if one else [self._take(item) for item in self._split(data, "extend")]
             self._make_room(len(items))
             slots, generations = ops.append_rows_(self.tables, self.control, self.journal, [], [], len(items))
             self._keep(slots, items)
             return slots, generations
 
-    def write(self, slots: Tensor, data: Any, *, one: bool = False) -> Tensor:
+    def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
         with self.lock:
-            items = [self._take(data)] if one else [self._take(item) for item in self._split(data)]
+            items = [self._take(data)] if one else [self._take(item) for item in self._split(data, call)]
             if len(items) != slots.shape[0]:
-                raise ValueError(f"write: {slots.shape[0]} records are addressed, got data for {len(items)}.")
+                raise ValueError(f"{call}: {slots.shape[0]} records are addressed, got data for {len(items)}.")
             generations = ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
             self._keep(slots, items)
             return generations
 
-    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
-        raise TypeError(f"{type(self).__name__} keeps whole records and has no fields to set. Use LazyTensorStorage.")
+    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
+        raise TypeError(f"{call}: {type(self).__name__} keeps whole records and has no fields to set. Use LazyTensorStorage.")
 
     def clear(self, reset_writes: bool = True) -> None:
         with self.lock:
@@ -88,16 +88,16 @@ class ListStorage(Storage):
 
     # --- what a record is
 
-    def _split(self, data: Any) -> Any:
+    def _split(self, data: Any, call: str) -> Any:
         """The records in a batch."""
         if is_tensor_collection(data):
             if not data.batch_dims:
-                raise ValueError("extend: a batch needs a batch size, got batch_size=[]. One record is for add().")
+                raise ValueError(f"{call}: a batch needs a batch size, got batch_size=[]. One record is for add().")
             return data.unbind(0)
         if isinstance(data, str | bytes | Mapping) or not hasattr(data, "__iter__"):
             raise TypeError(
-                f"extend: {type(self).__name__} takes an iterable of records, got {type(data).__name__}. "
-                "Use add() for a single one."
+                f"{call}: {type(self).__name__} takes an iterable of records, got {type(data).__name__}. "
+                "Put a single one into a list."
             )
         return data
 

@@ -63,19 +63,20 @@ class LazyStackStorage(ListStorage):
             raise RuntimeError("LazyStackStorage: there is nothing to stack, no records were asked for.")
         return lazy_stack(items), generations
 
-    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
+    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
         with self.lock:
             places = slots.tolist()
             changed = {place: self._items[place].copy() for place in places}
             for key, values in fields.items():
-                if len(values) != len(places):
-                    raise ValueError(f"write_fields: field {key!r} needs {len(places)} values, got {len(values)}.")
+                given = len(values) if hasattr(values, "__len__") and getattr(values, "ndim", 1) else "a single one"
+                if given != len(places):
+                    raise ValueError(f"{call}: field {key!r} needs {len(places)} values, got {given}.")
                 for place, value in zip(places, values, strict=True):
                     old = self._value(changed[place], key)
                     value = torch.as_tensor(value) if isinstance(old, Tensor) else value
                     if isinstance(old, Tensor) and (value.dtype != old.dtype or value.shape != old.shape):
                         raise ValueError(
-                            f"write_fields: field {key!r} must be {old.dtype} {[*old.shape]} in row {place}, "
+                            f"{call}: field {key!r} must be {old.dtype} {[*old.shape]} in row {place}, "
                             f"got {value.dtype} {[*value.shape]}."
                         )
                     changed[place].set(shown(as_path(key)), own_copy(value))

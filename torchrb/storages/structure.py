@@ -56,17 +56,19 @@ def shown(path: tuple) -> Any:
 def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call: str) -> Tensor:
     """``value`` as ``[num, *leaf.shape]`` of the leaf's dtype: detached, contiguous, on ``device``."""
     field = "data" if leaf.key == () else f"field {shown(leaf.key)!r}"
-    if not isinstance(value, Tensor):
-        value = torch.as_tensor(value)
+    value = _as_tensor(value, f"{call}: {field}")
     if value.dtype != leaf.dtype:
         raise ValueError(
             f"{call}: {field} is stored as {leaf.dtype}, got {value.dtype}. Convert it first: value.to({leaf.dtype})."
         )
     if value.shape != (num, *leaf.shape):
         raise ValueError(f"{call}: {field} must have shape {[num, *leaf.shape]}, got {[*value.shape]}.")
-    if value.device.type == "meta" or value.layout != torch.strided:
+    if value.is_meta or value.layout is not torch.strided:
         raise ValueError(f"{call}: {field} must be a dense tensor with data, got {value.layout} on {value.device}.")
-    value = value.detach().to(device)
+    if value.requires_grad:
+        value = value.detach()
+    if value.device != device:
+        value = value.to(device)
     if value.is_conj() or value.is_neg():
         value = value.resolve_conj().resolve_neg()
     return value.contiguous()
@@ -98,16 +100,16 @@ def _check_alike(items: Sequence[Any], call: str) -> None:
         given = _dtypes(item)
         if given == first:
             continue
+        refusal = f"{call}: the items of the list cannot be stacked into one batch"
         if given.keys() != first.keys() or is_tensor_collection(item) != is_tensor_collection(items[0]):
             expected, got = (sorted(str(shown(key)) for key in fields) for fields in (first, given))
-            raise KeyError(
-                f"{call}: all items of a list must have the same fields, expected {expected} as in the first, "
-                f"got {got} in item {place}, a {type(item).__name__}."
+            raise ValueError(
+                f"{refusal}: expected fields {expected} as in the first, got {got} in item {place}, "
+                f"a {type(item).__name__}."
             )
         key = next(key for key in first if first[key] != given[key])
         raise ValueError(
-            f"{call}: all items of a list must have the same dtypes, expected {first[key]} for {shown(key)!r} as in the "
-            f"first, got {given[key]} in item {place}."
+            f"{refusal}: expected {first[key]} for {shown(key)!r} as in the first, got {given[key]} in item {place}."
         )
 
 
@@ -129,7 +131,17 @@ def as_one(data: Any, call: str) -> Any:
         return data.unsqueeze(0)
     if isinstance(data, str | None):
         raise TypeError(f"{call}: this storage keeps tensors, got {data!r}. Put it into a tensordict, or use ListStorage.")
-    return pytree.tree_map(lambda leaf: torch.as_tensor(leaf).unsqueeze(0), data)
+    return pytree.tree_map(lambda leaf: _as_tensor(leaf, f"{call}: a record").unsqueeze(0), data)
+
+
+def _as_tensor(value: Any, what: str) -> Tensor:
+    """A tensor, or what can become one; TypeError for anything else."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{what} must hold tensors or numbers, got {value!r}, a {type(value).__name__}.") from error
 
 
 def structure_of(batch: Any, device: torch.device, call: str) -> Structure:

@@ -78,9 +78,9 @@ class LazyTensorStorage(Storage):
             self._keep_objects(range(len(self._objects)), slots, rows.objects)
             return slots, generations
 
-    def write(self, slots: Tensor, data: Any, *, one: bool = False) -> Tensor:
+    def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
         with self.lock:
-            rows = self._take_apart(data, one, "write", slots.shape[0])
+            rows = self._take_apart(data, one, call, slots.shape[0])
             if rows is None or not rows.num:
                 return self._no_slots()
             records = self._records
@@ -90,9 +90,9 @@ class LazyTensorStorage(Storage):
             self._keep_objects(range(len(self._objects)), slots, rows.objects)
             return generations
 
-    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any]) -> None:
+    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
         with self.lock:
-            leaves, values, places, objects = self.plan_fields(fields, slots.shape[0], "write_fields")
+            leaves, values, places, objects = self.plan_fields(fields, slots.shape[0], call)
             if self.structure is None:
                 return
             records = self._records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import is_tensor_collection
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrb.storages.indexing import resolve
@@ -67,7 +67,7 @@ class RoundRobinWriter(Writer):
         """
         with self.storage.lock:
             slots = resolve(index, len(self.storage), self.storage.device, "write_at")
-            self.storage.write(slots.flat, self.prepared(data), one=not slots.shape)
+            self.storage.write(slots.flat, self.prepared(data), one=not slots.shape, call="write_at")
         return index
 
 
@@ -76,7 +76,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
     a sampled batch can be written back as it is."""
 
     def prepared(self, data: Any) -> Any:
-        if is_tensor_collection(data):
+        if isinstance(data, TensorDictBase):
             return data.exclude(*INDEX_KEYS) if any(key in data.keys() for key in INDEX_KEYS) else data
         if isinstance(data, list):
             return [self.prepared(item) for item in data]

@@ -1,0 +1,302 @@
+"""The buffer wires its parts together: what goes in, what comes out, and what it says about itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tests.cases import LAYOUTS, RECORDS, STORAGES, TENSORDICTS, buffer, plain
+from torchrb import (
+    LazyStackStorage,
+    LazyTensorStorage,
+    ListStorage,
+    PromptGroupSampler,
+    RandomSampler,
+    ReplayBuffer,
+    RoundRobinWriter,
+    TensorDictReplayBuffer,
+    TensorDictRoundRobinWriter,
+    TensorStorage,
+)
+
+each_storage = pytest.mark.parametrize("kind", STORAGES)
+each_layout = pytest.mark.parametrize("kind", LAYOUTS)
+
+
+def rows(*numbers):
+    return TensorDict({"x": torch.tensor(numbers), "y": torch.tensor(numbers, dtype=torch.float64)}, [len(numbers)])
+
+
+def xs(rb):
+    return [int(rb[i]["x"]) for i in range(len(rb))]
+
+
+# --- in and out
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"), [(kind, record) for kind in STORAGES for record in RECORDS if kind != "stack" or record in TENSORDICTS]
+)
+def test_what_goes_in_comes_out(kind, record):
+    rb, batch = buffer(kind, 8, tensordicts=False), RECORDS[record](range(3))
+    if kind == "list" and record in ("pytree", "tuple"):  # here a batch is a list of its records
+        batch = [torch.utils._pytree.tree_map(lambda leaf, i=i: leaf[i], batch) for i in range(3)]
+    assert rb.extend(batch).tolist() == [0, 1, 2]
+    single = RECORDS[record]([7])
+    single = single[0] if record in (*TENSORDICTS, "tensor") else torch.utils._pytree.tree_map(lambda leaf: leaf[0], single)
+    assert rb.add(single) == 3
+    assert plain(rb[3]) == plain(single)
+    merged = plain(rb[:].to_tensordict() if kind == "stack" else rb[:])
+    expected = RECORDS[record]([0, 1, 2, 7])
+    assert merged == plain(expected.to_tensordict() if kind == "stack" else expected)
+    assert plain(rb.read_all_in_order(2)) == plain(rb[:2])
+
+
+@each_storage
+def test_returned_handles_name_the_very_rows(kind):
+    rb = buffer(kind, 4)
+    slots, generations = rb.extend(rows(*range(10)), return_generations=True)
+    now = rb.writer.generations_of(slots)
+    assert [int(n) for n in torch.nonzero(generations == now)] == [6, 7, 8, 9]
+    assert [xs(rb)[slot] for slot in slots[6:].tolist()] == [6, 7, 8, 9]
+    slots, generations = rb.extend([], return_generations=True)
+    assert slots.tolist() == generations.tolist() == []
+
+
+@pytest.mark.parametrize("kind", [*LAYOUTS, "stack"])
+def test_what_is_returned_carries_its_index(kind):
+    rb = buffer(kind, 8, batch_size=5)
+    rb.extend(rows(*range(6)))
+    batch, info = rb.sample(return_info=True)
+    assert torch.equal(batch["index"], info["index"]) and torch.equal(batch["x"], info["index"])
+    assert torch.equal(batch["index_generation"], info["index_generation"]) and not batch["index_generation"].any()
+    for index in (2, [4, 1], slice(1, 5, 2), *([] if kind == "stack" else [torch.tensor([[0, 1], [2, 3]])])):
+        got = rb[index]
+        assert got.batch_size == got["index"].shape == torch.arange(6)[index].shape and torch.equal(got["x"], got["index"])
+        assert "index_generation" not in got.keys()
+    batch["index"].zero_(), info["index"].zero_()
+    assert rb[:]["index"].tolist() == list(range(6))
+    assert "index" not in buffer(rb.storage, tensordicts=False)[:].keys()
+    assert "index_generation" not in buffer(rb.storage, track=False, batch_size=2).sample().keys()
+
+
+@each_storage
+def test_no_graph_is_kept(kind):
+    rb, weight = buffer(kind, 4), torch.ones(2, requires_grad=True)
+    for _ in range(3):
+        rb.extend(TensorDict({"x": weight * 2}, [2]))
+        rb.add(TensorDict({"x": (weight * 2)[0]}, []))
+        rb[0] = TensorDict({"x": (weight * 3)[0]}, [])
+    assert not rb[:]["x"].requires_grad and not rb.sample(2)["x"].requires_grad
+
+
+# --- writing in place
+
+
+@each_storage
+@pytest.mark.parametrize("index", [0, -1, [0, 2], slice(None, None, -1), torch.tensor([True, False, True]), range(1, 3)])
+def test_assigning_is_writing_whole_records(kind, index):
+    rb = buffer(kind, 4)
+    rb.extend(rows(0, 1, 2))
+    places = torch.tensor(range(3)[index]) if isinstance(index, slice) else torch.arange(3)[torch.as_tensor(index)]
+    rb[index] = rows(*range(50, 50 + max(places.numel(), 1)))[0 if not places.dim() else slice(None)]
+    expected, generations = [0, 1, 2], [0, 0, 0, -1]
+    for n, place in enumerate(places.reshape(-1).tolist()):
+        expected[place], generations[place] = 50 + n, 1
+    assert xs(rb) == expected and rb.writer.generations_of(torch.arange(4)).tolist() == generations
+    assert (rb.write_count, rb.storage.cursor) == (3, 3)
+
+
+@pytest.mark.parametrize("kind", [*LAYOUTS, "stack"])
+def test_setting_fields_keeps_the_records(kind):
+    rb = buffer(kind, 4)
+    rb.extend(rows(0, 1, 2))
+    assert rb.set_("x", torch.tensor([5, 6, 7])) is rb and xs(rb) == [5, 6, 7]
+    assert rb.set_at_("x", torch.tensor([8, 9]), [2, 0]) is rb and xs(rb) == [9, 6, 8]
+    assert xs(rb.set_at_("x", torch.tensor(1), -1)) == [9, 6, 1] and xs(rb.set_at_("x", 3, 1)) == [9, 3, 1]
+    assert xs(rb.set_at_("x", torch.tensor([4, 2]), slice(1, None))) == [9, 4, 2]
+    assert xs(rb.set_at_("x", torch.tensor([0]), torch.tensor([False, True, False]))) == [9, 0, 2]
+    assert rb.update_({"x": torch.tensor([1, 2, 3]), "y": torch.ones(3).double()}) is rb
+    assert xs(rb) == [1, 2, 3] and rb[:]["y"].tolist() == [1.0] * 3
+    rb.update_(rows(7, 8, 9), keys_to_update=["y"])
+    assert xs(rb) == [1, 2, 3] and rb[:]["y"].tolist() == [7, 8, 9]
+    rb.update_(rb[:])
+    assert rb.writer.generations_of(torch.arange(4)).tolist() == [0, 0, 0, -1] and rb.write_count == 3
+
+
+@each_layout
+def test_nested_fields_and_texts_are_set_by_their_keys(kind):
+    rb = buffer(kind, 4)
+    rb.extend(RECORDS["nested"](range(3)).set("s", ["a", "b", "c"]))
+    rb.set_at_(("next", "r"), torch.tensor([[9.0]], dtype=torch.float64), [1])
+    rb.set_at_("s", "x", 0), rb.set_at_("s", ["y", None], [1, 2])
+    rb.update_({"next": {"deep": {"b": torch.tensor([True, False, True])}}}, keys_to_update=[("next", ("deep", "b"))])
+    assert rb[1]["next", "r"].item() == 9 and rb[:]["next", "deep", "b"].tolist() == [True, False, True]
+    assert list(rb[:]["s"]) == ["x", "y", None]
+
+
+@each_storage
+def test_all_records_are_written_and_read_in_slot_order(kind):
+    rb = buffer(kind, 4)
+    rb.extend(rows(*range(6)))
+    rb.write_all(rows(10, 11, 12, 13))
+    assert xs(rb) == [10, 11, 12, 13]
+    rb.write_all(rows(20, 21)), rb.write_all(rows(30), end=1)
+    assert xs(rb) == [30, 21, 12, 13] and rb.read_all_in_order()["x"].tolist() == xs(rb)
+    assert rb.read_all_in_order(3)["x"].tolist() == [30, 21, 12]
+    for data, end in ((rows(*range(5)), None), (rows(1, 2), 3), (rows(1, 2), 1)):
+        with pytest.raises(ValueError, match="records are addressed, got data for"):
+            rb.write_all(data, end)
+    assert xs(rb) == [30, 21, 12, 13] and rb.write_count == 6
+
+
+@each_layout
+def test_all_rows_of_a_pytree_are_written(kind):
+    rb = buffer(kind, 4, tensordicts=False)
+    rb.extend({"a": torch.arange(3), "b": (torch.zeros(3),)})
+    rb.write_all({"a": torch.arange(3) + 5, "b": (torch.ones(3),)})
+    assert rb[:]["a"].tolist() == [5, 6, 7] and rb[:]["b"][0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", [*LAYOUTS, "stack"])
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda rb: rb.set_("z", torch.ones(2)), KeyError),
+        (lambda rb: rb.set_("x", torch.ones(2)), ValueError),
+        (lambda rb: rb.set_("x", torch.ones(3).long()), ValueError),
+        (lambda rb: rb.set_at_("x", torch.tensor([1]), [0, 1]), ValueError),
+        (lambda rb: rb.set_at_("x", torch.tensor([1]), [2]), IndexError),
+        (lambda rb: rb.update_({"x": torch.arange(2) + 5, "y": torch.arange(2)}), ValueError),
+        (lambda rb: rb.update_([1]), TypeError),
+        (lambda rb: rb.__setitem__(2, rows(1)[0]), IndexError),
+        (lambda rb: rb.__setitem__(slice(None), rows(1)), ValueError),
+        (lambda rb: rb.extend(3), TypeError),
+    ],
+)
+def test_a_write_that_is_refused_has_changed_nothing(kind, call, error):
+    rb = buffer(kind, 4)
+    rb.extend(rows(0, 1))
+    control, rest = rb.storage.control.clone(), plain(rb[:].to_tensordict())
+    with pytest.raises(error):
+        call(rb)
+    assert torch.equal(rb.storage.control, control) and plain(rb[:].to_tensordict()) == rest
+
+
+# --- sampling
+
+
+def test_the_batch_size_is_said_in_either_place():
+    rb = ReplayBuffer(batch_size=3)
+    rb.extend(range(5))
+    assert rb.batch_size == 3 and len(rb.sample()) == len(rb.next()) == 3 and len(rb.sample(7)) == 7
+    assert [len(batch) for batch in itertools.islice(rb, 4)] == [3] * 4
+    unknown = ReplayBuffer(storage=rb.storage)
+    assert unknown.batch_size is None and len(unknown.sample(2)) == 2
+    for call in (unknown.sample, unknown.next, lambda: next(iter(unknown))):
+        with pytest.raises(RuntimeError, match="batch.size"):
+            call()
+    for wrong in (0, -1, 2.0, True):
+        for call in (lambda wrong=wrong: ReplayBuffer(batch_size=wrong), lambda wrong=wrong: rb.sample(wrong)):
+            with pytest.raises(ValueError, match="batch_size must be a positive int"):
+                call()
+
+
+@each_storage
+def test_the_same_seed_and_history_draw_the_same(kind):
+    drawn = []
+    for _ in range(2):
+        rb = buffer(kind, 8, batch_size=6)
+        rb.extend(rows(*range(8)))
+        first = rb.sample()["x"].tolist()
+        rb.extend(rows(8, 9))
+        drawn.append((first, rb.sample()["x"].tolist(), rb.sample()["x"].tolist()))
+    assert drawn[0] == drawn[1] and drawn[0][1] != drawn[0][2]
+
+
+@pytest.mark.parametrize("storage", [ListStorage(9), LazyTensorStorage(9)])
+def test_what_was_read_is_merged_as_one_likes(storage):
+    rb = ReplayBuffer(storage=storage, collate_fn=lambda data: ("mine", data), batch_size=2)
+    rb.extend(torch.arange(3))
+    assert rb.sample()[0] == rb[:][0] == rb[[0]][0] == next(rb.__iter__())[0] == "mine"
+    assert rb.sample(return_info=True)[0][0] == "mine"
+    rb.set_storage(ListStorage(4))
+    rb.extend(["a", None])
+    assert rb[:] == ["a", None] and rb[1] is None
+    rb.set_storage(ListStorage(4), collate_fn=len)
+    rb.extend([1, 2, 3])
+    assert rb[:] == 3
+
+
+# --- state and parts
+
+
+@pytest.mark.parametrize(("capacity", "sizes"), [(10, [5]), (4, [3, 3]), (4, [])])
+def test_counters(capacity, sizes):
+    rb = buffer(capacity=capacity)
+    for size in sizes:
+        rb.extend(rows(*range(size)))
+    size, told = min(sum(sizes), capacity), rb.stats()
+    assert told == {"size": size, "write_count": sum(sizes), "prefetch_queue_size": 0, "initialized": True,
+                    "capacity": capacity, "utilization": size / capacity}  # fmt: skip
+    assert len(rb) == size and rb.write_count == sum(sizes)
+    assert not {"capacity", "utilization"} & ReplayBuffer(storage=ListStorage()).stats().keys()
+
+
+@each_storage
+def test_emptying(kind):
+    rb = buffer(kind, 4, batch_size=2)
+    rb.extend(rows(*range(6)))
+    rb.empty(empty_write_count=False)
+    assert (len(rb), rb.write_count) == (0, 6)
+    with pytest.raises(RuntimeError, match="empty storage"):
+        rb.sample()
+    rb.empty()
+    assert rb.write_count == 0 and rb.extend(rows(7)).tolist() == [0] and xs(rb) == [7]
+
+
+def test_parts_are_instances_or_make_them():
+    rb = ReplayBuffer()
+    assert (type(rb.storage), type(rb.sampler), type(rb.writer)) == (ListStorage, RandomSampler, RoundRobinWriter)
+    assert rb.storage.max_size == 1000 and type(TensorDictReplayBuffer().writer) is TensorDictRoundRobinWriter
+    storage, sampler, writer = LazyTensorStorage(3), RandomSampler(), RoundRobinWriter()
+    rb = ReplayBuffer(storage=storage, sampler=sampler, writer=writer)
+    assert (rb.storage, rb.sampler, rb.writer) == (storage, sampler, writer) and writer.storage is storage
+    rb = ReplayBuffer(storage=lambda: LazyStackStorage(5), sampler=RandomSampler, writer=lambda: writer)
+    assert rb.storage.max_size == 5 and rb.writer is writer and writer.storage is rb.storage
+    for part, wrong in itertools.product(("storage", "sampler", "writer"), (3, lambda: 3)):
+        with pytest.raises(TypeError, match=f"ReplayBuffer: {part} must be a {part.capitalize()} or make one, got int"):
+            ReplayBuffer(**{part: wrong})
+
+
+def test_parts_can_be_exchanged():
+    rb = buffer(capacity=4, batch_size=2)
+    rb.extend(rows(1, 1, 2, 2))
+    old, new = rb.sampler, PromptGroupSampler(num_groups=2, group_key="x")
+    assert rb.set_sampler(new) is old and rb.sampler is new and sorted(rb.sample()["x"].tolist()) == [1, 2]
+    old, writer = rb.writer, RoundRobinWriter()
+    assert rb.set_writer(writer) is old and rb.add(rows(3)[0]) == 0 and xs(rb) == [3, 1, 2, 2]
+    old, storage = rb.storage, TensorStorage(rows(9, 9, 8))
+    assert rb.set_storage(storage) is old and len(rb) == 3 and sorted(rb.sample()["x"].tolist()) == [8, 9]
+    rb.add(rows(7)[0])
+    assert xs(rb) == [7, 9, 8] and old.write_count == 5 and storage.write_count == 1
+
+
+def test_two_buffers_on_one_storage_see_each_other():
+    one = buffer(capacity=4, sampler=PromptGroupSampler(num_groups=1, group_key="x"), batch_size=1)
+    other = buffer(one.storage)
+    one.extend(rows(1, 1))
+    assert one.sample()["x"].item() == 1 and len(other) == 2
+    other.set_("x", torch.tensor([5, 5]))
+    assert one.sample()["x"].item() == 5
+    other.empty()
+    with pytest.raises(RuntimeError, match="empty"):
+        one.sample()
+
+
+def test_it_shows_its_parts():
+    shown = repr(ReplayBuffer(storage=LazyTensorStorage(4), batch_size=3))
+    assert all(part in shown for part in ("LazyTensorStorage(len=0, max_size=4", "RandomSampler()", "RoundRobinWriter", "batch_size=3"))
