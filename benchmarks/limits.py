@@ -39,13 +39,13 @@ def uniform_index(rows: int, count: int, seed: int) -> Callable[[], Tensor]:
 
 
 def group_index(rows: int, groups: int, seed: int) -> Callable[[], Tensor]:
-    """A stream of the slots of whole groups, which stand together."""
+    """A stream of the slots of whole groups, which stand together; within one, in the order that ranking leaves."""
     generator = torch.Generator().manual_seed(seed)
-    inside = torch.arange(GROUP_SIZE)
 
     def draw() -> Tensor:
         firsts = torch.randint(rows // GROUP_SIZE, (groups, 1), generator=generator) * GROUP_SIZE
-        return (firsts + inside).view(-1)
+        ranked = torch.rand(groups, GROUP_SIZE, generator=generator).argsort(dim=1)
+        return (firsts + ranked).view(-1)
 
     return draw
 

@@ -15,6 +15,12 @@ All start from one supervised warm-up that teaches the form of an answer, not th
 digits that ignore the target. All oversample hard prompts, and candidates that are not kept count as rollouts too.
 The curve is the mean reward of completions sampled for the whole pool of prompts. Those are the prompts trained on:
 it shows how fast the policy learns, not how well it generalizes.
+
+What came out with seeds 0, 1 and 2 and the strategy "variance": for 10,000 rollouts nothing sets the methods apart,
+since replay needs right answers to replay. Then a second pass learns as fast as replay does, but levels off: it makes
+the policy sure of itself, and prompts without a right answer among their candidates give no gradient at all. Replay
+keeps the rare right answers of such prompts in play, ends highest, and leaves half as many prompts that it never
+solves. The pull towards the reference policy is not the reason: without it replay ends no lower.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs that the unit tests share: records of every kind, storages of every kind, and a form in which anything compares.
+"""Inputs that the unit tests share: records and storages of every kind, and a form in which anything compares.
 
 A batch of `RECORDS` is made of a list of numbers, and equal numbers make equal rows, so what a row must hold is known
 from its number alone.
@@ -61,11 +61,15 @@ class Rollout(TensorClass):
 
 
 def _tensordict(numbers: Sequence[int]) -> TensorDict:
-    return TensorDict({"x": filled(numbers, shape=(3,)), "n": torch.as_tensor(numbers, dtype=torch.int64)}, [len(numbers)])
+    return TensorDict(
+        {"x": filled(numbers, shape=(3,)), "n": torch.as_tensor(numbers, dtype=torch.int64)}, [len(numbers)]
+    )
 
 
 def _nested(numbers: Sequence[int]) -> TensorDict:
-    inner = TensorDict({"r": filled(numbers, torch.float64, (1,)), "deep": {"b": filled(numbers, torch.bool)}}, [len(numbers)])
+    inner = TensorDict(
+        {"r": filled(numbers, torch.float64, (1,)), "deep": {"b": filled(numbers, torch.bool)}}, [len(numbers)]
+    )
     return TensorDict({"n": torch.as_tensor(numbers, dtype=torch.int64), "next": inner}, [len(numbers)])
 
 
@@ -78,12 +82,17 @@ def _texts(numbers: Sequence[int]) -> TensorDict:
 
 def _rollouts(numbers: Sequence[int]) -> Rollout:
     texts = [f"p{n}" for n in numbers]
-    return Rollout(tokens=filled(numbers, torch.int32, (4,)), reward=filled(numbers), prompt=texts, batch_size=[len(numbers)])
+    return Rollout(
+        tokens=filled(numbers, torch.int32, (4,)), reward=filled(numbers), prompt=texts, batch_size=[len(numbers)]
+    )
 
 
 RECORDS: dict[str, Callable[[Sequence[int]], Any]] = {
     "tensor": lambda numbers: filled(numbers, torch.int64, (2,)),
-    "pytree": lambda numbers: {"a": filled(numbers), "b": (filled(numbers, torch.int8, (2,)), [filled(numbers, torch.bool)])},
+    "pytree": lambda numbers: {
+        "a": filled(numbers),
+        "b": (filled(numbers, torch.int8, (2,)), [filled(numbers, torch.bool)]),
+    },
     "tuple": lambda numbers: (filled(numbers, torch.bfloat16, (5,)), torch.as_tensor(numbers, dtype=torch.int64)),
     "tensordict": _tensordict,
     "nested": _nested,

@@ -12,7 +12,7 @@ Record = dict[str, Any]
 
 
 class Ring:
-    """``rows[slot]``: the record there, or None. ``generations``, ``stamps``: of each slot. Counters as the buffer's."""
+    """``rows[slot]``: the record there, or None. ``generations``, ``stamps``: of each slot."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -54,7 +54,11 @@ class Ring:
             self.writes = 0
 
     def update(
-        self, handles: Sequence[tuple[int, int]], patch: dict[str, Sequence[Any]], version: Sequence[Any] | None, newer: bool
+        self,
+        handles: Sequence[tuple[int, int]],
+        patch: dict[str, Sequence[Any]],
+        version: Sequence[Any] | None,
+        newer: bool,
     ) -> list[str]:
         """What becomes of each row: updated, stale, rejected, superseded."""
         fates, winner = [], {}

@@ -110,9 +110,12 @@ def test_wrong_group_draws_are_found():
 
 
 def test_limits_move_the_bytes_of_the_rows():
-    index = limits.uniform_index(64, 8, seed=0)
-    gathered = limits.index_select(W2, 64, index).result()
-    assert sum(leaf.nbytes for leaf in gathered.values()) == 8 * W2.row_bytes if gathered else True
+    gather = limits.index_select(W2, 64, limits.group_index(64, 2, seed=0))
+    (slots,) = gather.inputs()
+    assert torch.equal(slots.view(2, 8).sort(dim=1).values // 8, slots.view(2, 8)[:, :1].expand(2, 8) // 8)
+    gathered = gather.call(slots)
+    assert torch.equal(W2.check(gathered), slots)
+    assert sum(leaf.nbytes for leaf in gathered.values()) == 16 * W2.row_bytes
     (piece,) = limits.memcpy_read(W2, 64, 8).inputs()
     assert piece.nbytes == 8 * W2.row_bytes
     places = [limits.memcpy_write(W2, 64, 8)] * 3

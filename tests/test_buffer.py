@@ -38,7 +38,8 @@ def xs(rb):
 
 
 @pytest.mark.parametrize(
-    ("kind", "record"), [(kind, record) for kind in STORAGES for record in RECORDS if kind != "stack" or record in TENSORDICTS]
+    ("kind", "record"),
+    [(kind, record) for kind in STORAGES for record in RECORDS if kind != "stack" or record in TENSORDICTS],
 )
 def test_what_goes_in_comes_out(kind, record):
     rb, batch = buffer(kind, 8, tensordicts=False), RECORDS[record](range(3))
@@ -46,7 +47,9 @@ def test_what_goes_in_comes_out(kind, record):
         batch = [torch.utils._pytree.tree_map(lambda leaf, i=i: leaf[i], batch) for i in range(3)]
     assert rb.extend(batch).tolist() == [0, 1, 2]
     single = RECORDS[record]([7])
-    single = single[0] if record in (*TENSORDICTS, "tensor") else torch.utils._pytree.tree_map(lambda leaf: leaf[0], single)
+    single = (
+        single[0] if record in (*TENSORDICTS, "tensor") else torch.utils._pytree.tree_map(lambda leaf: leaf[0], single)
+    )
     assert rb.add(single) == 3
     assert plain(rb[3]) == plain(single)
     merged = plain(rb[:].to_tensordict() if kind == "stack" else rb[:])
@@ -75,7 +78,9 @@ def test_what_is_returned_carries_its_index(kind):
     assert torch.equal(batch["index_generation"], info["index_generation"]) and not batch["index_generation"].any()
     for index in (2, [4, 1], slice(1, 5, 2), *([] if kind == "stack" else [torch.tensor([[0, 1], [2, 3]])])):
         got = rb[index]
-        assert got.batch_size == got["index"].shape == torch.arange(6)[index].shape and torch.equal(got["x"], got["index"])
+        assert got.batch_size == got["index"].shape == torch.arange(6)[index].shape and torch.equal(
+            got["x"], got["index"]
+        )
         assert "index_generation" not in got.keys()
     batch["index"].zero_(), info["index"].zero_()
     assert rb[:]["index"].tolist() == list(range(6))
@@ -91,99 +96,6 @@ def test_no_graph_is_kept(kind):
         rb.add(TensorDict({"x": (weight * 2)[0]}, []))
         rb[0] = TensorDict({"x": (weight * 3)[0]}, [])
     assert not rb[:]["x"].requires_grad and not rb.sample(2)["x"].requires_grad
-
-
-# --- writing in place
-
-
-@each_storage
-@pytest.mark.parametrize("index", [0, -1, [0, 2], slice(None, None, -1), torch.tensor([True, False, True]), range(1, 3)])
-def test_assigning_is_writing_whole_records(kind, index):
-    rb = buffer(kind, 4)
-    rb.extend(rows(0, 1, 2))
-    places = torch.tensor(range(3)[index]) if isinstance(index, slice) else torch.arange(3)[torch.as_tensor(index)]
-    rb[index] = rows(*range(50, 50 + max(places.numel(), 1)))[0 if not places.dim() else slice(None)]
-    expected, generations = [0, 1, 2], [0, 0, 0, -1]
-    for n, place in enumerate(places.reshape(-1).tolist()):
-        expected[place], generations[place] = 50 + n, 1
-    assert xs(rb) == expected and rb.writer.generations_of(torch.arange(4)).tolist() == generations
-    assert (rb.write_count, rb.storage.cursor) == (3, 3)
-
-
-@pytest.mark.parametrize("kind", [*LAYOUTS, "stack"])
-def test_setting_fields_keeps_the_records(kind):
-    rb = buffer(kind, 4)
-    rb.extend(rows(0, 1, 2))
-    assert rb.set_("x", torch.tensor([5, 6, 7])) is rb and xs(rb) == [5, 6, 7]
-    assert rb.set_at_("x", torch.tensor([8, 9]), [2, 0]) is rb and xs(rb) == [9, 6, 8]
-    assert xs(rb.set_at_("x", torch.tensor(1), -1)) == [9, 6, 1] and xs(rb.set_at_("x", 3, 1)) == [9, 3, 1]
-    assert xs(rb.set_at_("x", torch.tensor([4, 2]), slice(1, None))) == [9, 4, 2]
-    assert xs(rb.set_at_("x", torch.tensor([0]), torch.tensor([False, True, False]))) == [9, 0, 2]
-    assert rb.update_({"x": torch.tensor([1, 2, 3]), "y": torch.ones(3).double()}) is rb
-    assert xs(rb) == [1, 2, 3] and rb[:]["y"].tolist() == [1.0] * 3
-    rb.update_(rows(7, 8, 9), keys_to_update=["y"])
-    assert xs(rb) == [1, 2, 3] and rb[:]["y"].tolist() == [7, 8, 9]
-    rb.update_(rb[:])
-    assert rb.writer.generations_of(torch.arange(4)).tolist() == [0, 0, 0, -1] and rb.write_count == 3
-
-
-@each_layout
-def test_nested_fields_and_texts_are_set_by_their_keys(kind):
-    rb = buffer(kind, 4)
-    rb.extend(RECORDS["nested"](range(3)).set("s", ["a", "b", "c"]))
-    rb.set_at_(("next", "r"), torch.tensor([[9.0]], dtype=torch.float64), [1])
-    rb.set_at_("s", "x", 0), rb.set_at_("s", ["y", None], [1, 2])
-    rb.update_({"next": {"deep": {"b": torch.tensor([True, False, True])}}}, keys_to_update=[("next", ("deep", "b"))])
-    assert rb[1]["next", "r"].item() == 9 and rb[:]["next", "deep", "b"].tolist() == [True, False, True]
-    assert list(rb[:]["s"]) == ["x", "y", None]
-
-
-@each_storage
-def test_all_records_are_written_and_read_in_slot_order(kind):
-    rb = buffer(kind, 4)
-    rb.extend(rows(*range(6)))
-    rb.write_all(rows(10, 11, 12, 13))
-    assert xs(rb) == [10, 11, 12, 13]
-    rb.write_all(rows(20, 21)), rb.write_all(rows(30), end=1)
-    assert xs(rb) == [30, 21, 12, 13] and rb.read_all_in_order()["x"].tolist() == xs(rb)
-    assert rb.read_all_in_order(3)["x"].tolist() == [30, 21, 12]
-    for data, end in ((rows(*range(5)), None), (rows(1, 2), 3), (rows(1, 2), 1)):
-        with pytest.raises(ValueError, match="records are addressed, got data for"):
-            rb.write_all(data, end)
-    assert xs(rb) == [30, 21, 12, 13] and rb.write_count == 6
-
-
-@each_layout
-def test_all_rows_of_a_pytree_are_written(kind):
-    rb = buffer(kind, 4, tensordicts=False)
-    rb.extend({"a": torch.arange(3), "b": (torch.zeros(3),)})
-    rb.write_all({"a": torch.arange(3) + 5, "b": (torch.ones(3),)})
-    assert rb[:]["a"].tolist() == [5, 6, 7] and rb[:]["b"][0].tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("kind", [*LAYOUTS, "stack"])
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        (lambda rb: rb.set_("z", torch.ones(2)), KeyError),
-        (lambda rb: rb.set_("x", torch.ones(2)), ValueError),
-        (lambda rb: rb.set_("x", torch.ones(3).long()), ValueError),
-        (lambda rb: rb.set_at_("x", torch.tensor([1]), [0, 1]), ValueError),
-        (lambda rb: rb.set_at_("x", torch.tensor([1]), [2]), IndexError),
-        (lambda rb: rb.update_({"x": torch.arange(2) + 5, "y": torch.arange(2)}), ValueError),
-        (lambda rb: rb.update_([1]), TypeError),
-        (lambda rb: rb.__setitem__(2, rows(1)[0]), IndexError),
-        (lambda rb: rb.__setitem__(slice(None), rows(1)), ValueError),
-        (lambda rb: rb.extend(3), TypeError),
-    ],
-)
-def test_a_write_that_is_refused_has_changed_nothing(kind, call, error):
-    rb = buffer(kind, 4)
-    rb.extend(rows(0, 1))
-    control, rest = rb.storage.control.clone(), plain(rb[:].to_tensordict())
-    with pytest.raises(error):
-        call(rb)
-    assert torch.equal(rb.storage.control, control) and plain(rb[:].to_tensordict()) == rest
 
 
 # --- sampling
@@ -299,4 +211,7 @@ def test_two_buffers_on_one_storage_see_each_other():
 
 def test_it_shows_its_parts():
     shown = repr(ReplayBuffer(storage=LazyTensorStorage(4), batch_size=3))
-    assert all(part in shown for part in ("LazyTensorStorage(len=0, max_size=4", "RandomSampler()", "RoundRobinWriter", "batch_size=3"))
+    assert all(
+        part in shown
+        for part in ("LazyTensorStorage(len=0, max_size=4", "RandomSampler()", "RoundRobinWriter", "batch_size=3")
+    )

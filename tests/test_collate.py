@@ -35,7 +35,9 @@ def test_arrays_become_tensors():
     assert torch.equal(stack_records([np.arange(2), np.arange(2) + 1]), torch.tensor([[0, 1], [1, 2]]))
 
 
-@pytest.mark.parametrize("wrap", [lambda x, y: {"a": x, "b": [y]}, lambda x, y: (x, {"y": y}), Pair, lambda x, y: [x, (y,)]])
+@pytest.mark.parametrize(
+    "wrap", [lambda x, y: {"a": x, "b": [y]}, lambda x, y: (x, {"y": y}), Pair, lambda x, y: [x, (y,)]]
+)
 def test_pytrees_stack_leaf_by_leaf(wrap):
     x, y = filled(range(3), torch.int16, (2,)), [1, 2, 3]
     got = stack_records([wrap(x[i], y[i]) for i in range(3)])

@@ -20,7 +20,8 @@ def rows(numbers):
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["append", "append", "write", "clear", "fields"]), st.integers(1, 2 * CAPACITY + 1)), max_size=15
+    st.tuples(st.sampled_from(["append", "append", "write", "clear", "fields"]), st.integers(1, 2 * CAPACITY + 1)),
+    max_size=15,
 )
 
 

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from tests.cases import LAYOUTS, buffer
-from torchrb import PromptGroupSampler
+from torchrb import LazyStackStorage, PromptGroupSampler
 from torchrb.groups import GroupIndex
 
 each_storage = pytest.mark.parametrize("kind", [*LAYOUTS, "stack"])
@@ -146,6 +146,13 @@ def test_a_key_that_is_not_stored_is_an_error_and_can_be_mended(kind):
     rb.extend(TensorDict({"g": torch.zeros(2)}, [2]))
     with pytest.raises(KeyError, match="no field 'other' is stored"):
         GroupIndex(rb.storage, "other").catch_up()
+
+
+def test_a_storage_without_a_bound_keeps_its_groups_as_it_grows():
+    rb = buffer(LazyStackStorage(), sampler=PromptGroupSampler(num_groups=2, group_key="g"))
+    for stored in (10, 1030, 2200):
+        rb.extend([TensorDict({"g": torch.tensor(n % 7)}) for n in range(stored - len(rb))])
+        assert sizes_drawn(rb) == sizes_found(rb) and rb.stats()["num_groups"] == 7
 
 
 def test_without_writes_nothing_is_looked_at():

@@ -24,7 +24,9 @@ def filled(kind, capacity=CAPACITY, num=3):
     return storage
 
 
-steps = st.lists(st.tuples(st.sampled_from(["append", "write", "fields", "clear", "look"]), st.integers(1, 40)), max_size=12)
+steps = st.lists(
+    st.tuples(st.sampled_from(["append", "write", "fields", "clear", "look"]), st.integers(1, 40)), max_size=12
+)
 
 
 @pytest.mark.parametrize("kind", ["packed", "columns", "stack"])
@@ -71,7 +73,9 @@ def test_who_fell_behind_by_more_than_the_ring_takes_everything_anew(kind):
     reader.catch_up(storage.control, storage.journal)
     size = len(storage.journal)
     storage.append(rows(range(size)))
-    assert sorted(reader.catch_up(storage.control, storage.journal).tolist()) == sorted({(1 + i) % CAPACITY for i in range(size)})
+    assert sorted(reader.catch_up(storage.control, storage.journal).tolist()) == sorted(
+        {(1 + i) % CAPACITY for i in range(size)}
+    )
     storage.append(rows(range(size + 1)))
     assert reader.catch_up(storage.control, storage.journal) is None
     storage.append(rows([0]))

@@ -42,7 +42,14 @@ class History:
         made = []
         for _ in range(num):
             self.number += 1
-            made.append({"n": self.number, "g": self.rng.randrange(5), "r": self.rng.choice(REWARDS), "v": self.rng.choice(VERSIONS)})
+            made.append(
+                {
+                    "n": self.number,
+                    "g": self.rng.randrange(5),
+                    "r": self.rng.choice(REWARDS),
+                    "v": self.rng.choice(VERSIONS),
+                }
+            )
         return made
 
     def slots(self, num: int) -> list[int]:
@@ -143,7 +150,11 @@ class History:
         for i, slot in enumerate(slots):
             record = self.ring.rows[slot]
             assert record is not None and self.ring.generations[slot] == generations[i]
-            assert all(same_number(rows[key][i].item(), value) for key, value in record.items()), (slot, record, rows[i])
+            assert all(same_number(rows[key][i].item(), value) for key, value in record.items()), (
+                slot,
+                record,
+                rows[i],
+            )
 
     def check(self) -> None:
         rb, ring = self.rb, self.ring
@@ -156,7 +167,15 @@ class History:
     def step(self) -> None:
         steps = [self.extend, self.add, self.add]
         if self.ring.length:
-            steps += [self.extend, self.assign, self.set_field, self.write_all, self.sample, self.sample, self.sample_rows]
+            steps += [
+                self.extend,
+                self.assign,
+                self.set_field,
+                self.write_all,
+                self.sample,
+                self.sample,
+                self.sample_rows,
+            ]
             steps += [self.update, self.update] if self.kind in LAYOUTS else []
             steps += [self.empty] if self.rng.random() < 0.15 else []
         self.rng.choice(steps)()
@@ -204,6 +223,39 @@ def test_the_model_sees_a_planted_bug(monkeypatch):
     monkeypatch.setattr(Ring, "put", forgetful)
     with pytest.raises(AssertionError):
         test_a_random_history_goes_as_the_model_says("packed", 0)
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_batches_that_are_worth_several_threads(kind):
+    capacity, rng = 6000, torch.Generator().manual_seed(0)
+    rb, number = buffer(kind, capacity), torch.full((capacity,), -1)
+    generation, total = torch.full((capacity,), -1), 0
+    wide = torch.arange(70)
+    for size in (5000, 4000, 13_001):
+        n = torch.arange(total, total + size)
+        slots = rb.extend(TensorDict({"n": n, "wide": n[:, None] + wide, "v": torch.zeros(size)}, [size]))
+        assert torch.equal(slots, n % capacity)
+        total += size
+        number[slots[-capacity:]] = n[-capacity:]
+        generation += torch.bincount(slots, minlength=capacity)
+        assert torch.equal(rb[:]["n"], number[: len(rb)]) and torch.equal(
+            rb.writer.generations_of(torch.arange(capacity)), generation
+        )
+        assert torch.equal(rb[:]["wide"], number[: len(rb), None] + wide)
+
+    slots = torch.randint(capacity, (9000,), generator=rng)
+    versions = torch.randint(-3, 4, (9000,), generator=rng).float()
+    handles = generation[slots] - (torch.arange(9000) % 3 == 0).long()
+    patch = {"wide": torch.arange(9000)[:, None] + wide}
+    result = rb.update_if_present(index=slots, generation=handles, patch=patch, version_key="v", version=versions)
+    winner: dict[int, int] = {}
+    for i, (slot, version) in enumerate(zip(slots.tolist(), versions.tolist(), strict=True)):
+        if i % 3 and version >= 0 and (slot not in winner or version >= versions[winner[slot]]):
+            winner[slot] = i
+    assert torch.nonzero(result.updated).view(-1).tolist() == sorted(winner.values())
+    assert torch.equal(result.stale, torch.arange(9000) % 3 == 0)
+    number[list(winner)] = torch.tensor(list(winner.values()))
+    assert torch.equal(rb[:]["wide"], number[:, None] + wide)
 
 
 def test_a_list_of_any_objects_is_a_ring_too():

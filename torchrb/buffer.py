@@ -164,7 +164,9 @@ class ReplayBuffer:
 
     def write_all(self, data: Any, end: int | None = None) -> None:
         """Overwrite the first ``end`` records (default: as many as ``data`` has), whole, in slot order."""
-        whole = isinstance(data, Mapping | tuple) and not isinstance(self._storage, ListStorage)  # a pytree, not records
+        whole = isinstance(data, Mapping | tuple) and not isinstance(
+            self._storage, ListStorage
+        )  # a pytree, not records
         self[: len(pytree.tree_leaves(data)[0] if whole else data) if end is None else end] = data
 
     def __setitem__(self, index: Any, data: Any) -> None:
@@ -266,14 +268,17 @@ class ReplayBuffer:
 
     @property
     def storage(self) -> Storage:
+        """Where the records are."""
         return self._storage
 
     @property
     def sampler(self) -> Sampler:
+        """What chooses the records of a sample."""
         return self._sampler
 
     @property
     def writer(self) -> Writer:
+        """What decides where new records go."""
         return self._writer
 
     def set_sampler(self, sampler: Sampler) -> Sampler:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchrb import ops
 from torchrb.generations import words_of
@@ -58,14 +57,14 @@ class GroupIndex:
         self.rows_visited += visited
         if outcast >= 0:
             raise ValueError(
-                f"PromptGroupSampler: group key {self.key!r} is NaN in the record at index {outcast}, and NaN is no group. "
-                "Overwrite that record, or group by an integer id."
+                f"PromptGroupSampler: group key {self.key!r} is NaN in the record at index {outcast}, and NaN is no "
+                "group. Overwrite that record, or group by an integer id."
             )
         self._position = position
 
 
 class _Digests:
-    """Words of keys that are not numbers, by slot; kept up to date from the journal, where only written rows are hashed."""
+    """Words of keys that are not numbers, by slot: kept up to date from the journal, so each write is hashed once."""
 
     def __init__(self, storage: Storage, key: Any) -> None:
         self._storage, self._key = storage, key

@@ -43,7 +43,8 @@ class JournalReader:
 
     def catch_up(self, control: Tensor, journal: Tensor) -> Tensor | None:
         """The distinct slots written since the last call, int64, ascending; None when that is more than the ring
-        holds, and everything must be taken as changed."""
+        holds, and everything must be taken as changed.
+        """
         head, size = int(control[CONTROL_JOURNAL]), journal.shape[0]
         start, self._position = self._position, head
         if head - start > size:

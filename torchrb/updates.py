@@ -20,9 +20,9 @@ _CALL = "update_if_present"
 class ConditionalUpdateResult:
     """What became of each row of an `update_if_present`.
 
-    ``updated``: bool, shaped like the index; the row was written. ``version_rejected``: bool of the same shape, the record
-    was live but its version was not lower; None when no version was given. ``stale``: the handle names no live record.
-    ``superseded``: another row of the same call addressed the same record, later, and was written instead.
+    ``updated``: bool, shaped like the index; the row was written. ``version_rejected``: bool of the same shape, the
+    record was live but its version was not lower; None when no version was given. ``stale``: the handle names no live
+    record. ``superseded``: another row of the same call addressed the same record, later, and was written instead.
     ``updated_count``, ``stale_count``, ``version_rejected_count``, ``superseded_count``: ints, counted when read.
     """
 
@@ -93,7 +93,9 @@ def plan(
 ) -> Plan:
     """Validate everything that can be wrong with a conditional update, so that `apply` cannot fail half-way."""
     if not isinstance(storage, LazyTensorStorage):
-        raise RuntimeError(f"{_CALL}: {type(storage).__name__} does not support conditional updates. Use LazyTensorStorage.")
+        raise RuntimeError(
+            f"{_CALL}: {type(storage).__name__} does not support conditional updates. Use LazyTensorStorage."
+        )
     index, generation = _integers("index", index), _integers("generation", generation)
     if index.shape != generation.shape:
         raise ValueError(
@@ -114,7 +116,9 @@ def plan(
                 f"{tuple(version_key.split('.'))}."
             )
         if as_path(version_key) in {as_path(key) for key in fields}:
-            raise ValueError(f"{_CALL}: version_key {version_key!r} must not be in patch; the version is written with it.")
+            raise ValueError(
+                f"{_CALL}: version_key {version_key!r} must not be in patch; the version is written with it."
+            )
         version_leaf = storage.find(version_key, _CALL)
         stored_version = _version_for(storage, version_leaf, version_key, version, slots.shape[0])
     planned = storage.plan_fields(fields, slots.shape[0], _CALL)
@@ -157,17 +161,25 @@ def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any
     """The incoming versions as ``[num]`` of the stored field's dtype; ValueError where that would change a value."""
     leaf = storage.structure.leaves[number] if number >= 0 else None  # type: ignore[union-attr]
     if leaf is None or leaf.shape.numel() != 1 or leaf.dtype == torch.bool or leaf.dtype not in ORDERED_DTYPES:
-        raise ValueError(f"{_CALL}: version_key {key!r} must name a field of one real number a record.")
-    given = torch.as_tensor(version)
+        got = "a field that is not a tensor" if leaf is None else f"{leaf.dtype} {[*leaf.shape]}"
+        raise ValueError(f"{_CALL}: version_key {key!r} must name a field of one real number a record, got {got}.")
+    try:
+        given = torch.as_tensor(version)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{_CALL}: version must be a number or a tensor of numbers, got {version!r}.") from error
     if given.dtype == torch.bool or given.is_complex():
         raise ValueError(f"{_CALL}: version must be a number or a tensor of numbers, got {given.dtype}.")
     if given.dim() == 0:
         given = given.expand(num)
     if given.numel() != num:
-        raise ValueError(f"{_CALL}: version must be a scalar or have one entry for each of {num} records, got {[*given.shape]}.")
+        raise ValueError(
+            f"{_CALL}: version must be a scalar or have one entry for each of {num} records, got {[*given.shape]}."
+        )
     given = given.reshape(num)
     if given.is_floating_point() and not leaf.dtype.is_floating_point:
-        raise ValueError(f"{_CALL}: field {key!r} is stored as {leaf.dtype}, got versions of {given.dtype}. Convert them first.")
+        raise ValueError(
+            f"{_CALL}: field {key!r} is stored as {leaf.dtype}, got versions of {given.dtype}. Convert them first."
+        )
     converted = given.to(leaf.dtype)
     if given.device.type == "cpu" and given.dtype != leaf.dtype:
         same = (converted.to(given.dtype) == given) | (given != given)

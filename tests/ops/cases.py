@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +14,20 @@ import torch
 from torch import Tensor
 
 from torchrb.ops import loader, reference
-from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_STAMP
-from torchrb.ops.schemas import CONTROL_WRITES, HEADER_BYTES, SLOT_COUNT_SHIFT, SLOT_LIVE, STAMP_SHIFT, STRATEGIES
-from torchrb.ops.schemas import group_links_size
+from torchrb.ops.schemas import (
+    CONTROL_CURSOR,
+    CONTROL_JOURNAL,
+    CONTROL_LENGTH,
+    CONTROL_SIZE,
+    CONTROL_STAMP,
+    CONTROL_WRITES,
+    HEADER_BYTES,
+    SLOT_COUNT_SHIFT,
+    SLOT_LIVE,
+    STAMP_SHIFT,
+    STRATEGIES,
+    group_links_size,
+)
 
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -193,6 +205,13 @@ class Index:
         by_rank = sorted(zip(drawn, slots, strict=True))
         assert [rank for (rank, _, _), _ in by_rank] == list(range(num_groups))
         return [sorted(rows[:size]) for (_, size, _), rows in by_rank]
+
+
+def in_threads(num_threads: int, turns: int, call: Callable[[], Any]) -> list[Any]:
+    """What a call returns when several threads make it, ``turns`` times each."""
+    with ThreadPoolExecutor(num_threads) as pool:
+        work = [pool.submit(lambda: [call() for _ in range(turns)]) for _ in range(num_threads)]
+        return [result for thread in work for result in thread.result()]
 
 
 def as_bytes(x: Any) -> Any:

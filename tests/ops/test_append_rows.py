@@ -3,8 +3,18 @@ import random
 import pytest
 import torch
 
-from tests.ops.cases import FLOATS, as_bytes, assert_like_twin, assert_op_is_sound, chances, lay_out, needs_kernel
-from tests.ops.cases import op, random_records
+from tests.ops.cases import (
+    FLOATS,
+    as_bytes,
+    assert_like_twin,
+    assert_op_is_sound,
+    chances,
+    in_threads,
+    lay_out,
+    needs_kernel,
+    op,
+    random_records,
+)
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_WRITES
 
 LEAVES = [(torch.int64, ()), (torch.float32, (3,)), (torch.bool, (5,)), (torch.int32, (0,))]
@@ -83,6 +93,19 @@ def test_a_batch_large_enough_for_threads_equals_the_twin(seed):
     assert_like_twin(
         "append_rows_", (records.tables, records.control, records.journal, records.layout, values, num_rows)
     )
+
+
+@needs_kernel
+def test_writers_in_threads_never_share_a_handle():
+    num_threads, turns, num_rows, capacity = 3, 300, 70, 1000
+    records = lay_out([(torch.int64, ())], capacity, "packed")
+    records.journal = torch.zeros(num_threads * turns * num_rows, dtype=torch.int64)
+    values = [torch.zeros(num_rows, dtype=torch.int64)]
+    handles = in_threads(num_threads, turns, lambda: torch.stack(append(records, values, num_rows), dim=1))
+    written = num_threads * turns * num_rows
+    assert torch.cat(handles).unique(dim=0).shape[0] == written
+    assert records.control[CONTROL_WRITES] == records.control[CONTROL_JOURNAL] == written
+    assert torch.equal(torch.bincount(records.journal), torch.bincount(torch.arange(written) % capacity))
 
 
 def test_opcheck_and_compile():

@@ -4,8 +4,16 @@ import threading
 import pytest
 import torch
 
-from tests.ops.cases import as_bytes, assert_like_twin, assert_op_is_sound, chances, lay_out, needs_kernel, op
-from tests.ops.cases import random_records
+from tests.ops.cases import (
+    as_bytes,
+    assert_like_twin,
+    assert_op_is_sound,
+    chances,
+    lay_out,
+    needs_kernel,
+    op,
+    random_records,
+)
 from tests.ops.test_write_rows import LEAVES, random_slots, write
 
 
@@ -72,7 +80,7 @@ def test_a_batch_large_enough_for_threads_equals_the_twin():
 @pytest.mark.parametrize("kind", ["packed", "columns"])
 def test_rows_read_under_writers_are_whole(kind):
     """Writers of whole records, of parts, and conditional ones: a row read carries one number in all its fields."""
-    leaves = [(torch.int64, (400,)), (torch.int64, ()), (torch.int64, (100,))]
+    leaves = [(torch.int64, (4000,)), (torch.int64, ()), (torch.int64, (1000,))]
     records = lay_out(leaves, 4, kind)
     slots = torch.arange(4)
 
@@ -112,7 +120,7 @@ def test_rows_read_under_writers_are_whole(kind):
     for thread in threads:
         thread.start()
     try:
-        for _ in range(2000):
+        for _ in range(500):
             (wide, single, other), generations = read(records, torch.cat([slots, slots]))
             assert bool((wide == single[:, None]).all())
             assert bool((other == single[:, None]).all())

@@ -5,8 +5,17 @@ from fractions import Fraction
 import pytest
 import torch
 
-from tests.ops.cases import FLOATS, INTEGERS, Index, assert_op_is_sound, chances, lay_out, needs_kernel, op
-from tests.ops.cases import random_values
+from tests.ops.cases import (
+    FLOATS,
+    INTEGERS,
+    Index,
+    assert_op_is_sound,
+    chances,
+    lay_out,
+    needs_kernel,
+    op,
+    random_values,
+)
 from tests.ops.test_write_rows import write
 from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, SHORT_GROUP, STRATEGIES
 

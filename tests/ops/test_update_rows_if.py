@@ -1,10 +1,18 @@
-import random
-
 import pytest
 import torch
 
-from tests.ops.cases import FLOATS, INTEGERS, assert_like_twin, assert_op_is_sound, chances, lay_out, needs_kernel, op
-from tests.ops.cases import random_records, random_values
+from tests.ops.cases import (
+    FLOATS,
+    INTEGERS,
+    assert_like_twin,
+    assert_op_is_sound,
+    chances,
+    lay_out,
+    needs_kernel,
+    op,
+    random_records,
+    random_values,
+)
 from tests.ops.test_write_rows import random_slots, write
 from torchrb.ops.schemas import CONTROL_JOURNAL, STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
 

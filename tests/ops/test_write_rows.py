@@ -3,8 +3,17 @@ import random
 import pytest
 import torch
 
-from tests.ops.cases import as_bytes, assert_like_twin, assert_op_is_sound, chances, lay_out, needs_kernel, op
-from tests.ops.cases import random_records
+from tests.ops.cases import (
+    as_bytes,
+    assert_like_twin,
+    assert_op_is_sound,
+    chances,
+    in_threads,
+    lay_out,
+    needs_kernel,
+    op,
+    random_records,
+)
 from torchrb.ops.schemas import CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
 
 LEAVES = [(torch.int64, ()), (torch.float32, (3,)), (torch.bool, (5,)), (torch.int32, (0,))]
@@ -99,6 +108,18 @@ def test_a_batch_large_enough_for_threads_equals_the_twin(renew):
     assert_like_twin(
         "write_rows_", (records.tables, records.control, records.journal, records.layout, slots, values, renew)
     )
+
+
+@needs_kernel
+def test_writers_in_threads_never_share_a_generation():
+    num_threads, turns, capacity = 3, 150, 2000
+    records = lay_out([(torch.int64, ())], capacity, "packed")
+    slots, value = torch.arange(capacity), [torch.zeros(capacity, dtype=torch.int64)]
+    generations = in_threads(num_threads, turns, lambda: write(records, slots, value, True))
+    every_turn = torch.arange(num_threads * turns)[:, None].expand(-1, capacity)
+    assert torch.equal(torch.stack(generations).sort(dim=0).values, every_turn)
+    assert records.control[CONTROL_JOURNAL] == num_threads * turns * capacity
+    assert records.stamps.unique().shape[0] == capacity
 
 
 def test_opcheck_and_compile():

@@ -13,7 +13,7 @@ from torchrb.samplers.base import take_seed
 class Newest(Sampler):
     """Always the record written last."""
 
-    def sample(self, storage, batch_size, generator=None, *, tell=True):
+    def sample(self, storage, batch_size, generator=None):
         return torch.full((batch_size,), (storage.cursor - 1) % storage.max_size), {"why": "it is new"}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from tests.cases import LAYOUTS, buffer
+from tests.cases import DTYPES, LAYOUTS, buffer
 from tests.oracle import Row, assert_group
 from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer, TensorStorage
 
@@ -73,8 +73,7 @@ def test_either_count_says_the_same(strategy):
     assert draw(one, 6)[0] == draw(other, 6)[0]
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16,
-                                   torch.float64])  # fmt: skip
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != torch.complex64])
 def test_rewards_rank_in_their_own_type(dtype):
     values = [0, 1] if dtype == torch.bool else [3, 120, 7, 0, 64]
     big = {torch.int64: [2**62, 2**62 + 1, 2**62 - 1], torch.float64: [1e15, 1e15 + 0.125, 1e15 - 0.125]}
@@ -164,7 +163,9 @@ def test_every_kind_of_write_is_seen_by_the_next_draw(kind):
 
 def test_keys_changed_behind_the_storage_are_seen_when_asked_for():
     groups, sampler = torch.tensor([0, 0, 1, 1]), {"num_groups": 2, "group_key": "g"}
-    rb = buffer(TensorStorage(TensorDict({"g": groups}, [4])), sampler=PromptGroupSampler(**sampler, cache_groups=False))
+    rb = buffer(
+        TensorStorage(TensorDict({"g": groups}, [4])), sampler=PromptGroupSampler(**sampler, cache_groups=False)
+    )
     assert set(rb.sample(4)["g"].tolist()) == {0, 1}
     groups.copy_(torch.tensor([5, 6, 5, 6]))
     assert set(rb.sample(4)["g"].tolist()) == {5, 6} and rb.stats()["num_groups"] == 2
@@ -188,7 +189,11 @@ def test_singletons_are_counted():
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({}, TypeError, "exactly one of num_groups and samples_per_group, got num_groups=None and samples_per_group=None"),
+        (
+            {},
+            TypeError,
+            "exactly one of num_groups and samples_per_group, got num_groups=None and samples_per_group=None",
+        ),
         ({"num_groups": 2, "samples_per_group": 2}, TypeError, "exactly one"),
         ({"num_groups": 0}, ValueError, "num_groups must be a positive int, got 0"),
         ({"samples_per_group": 1.5}, ValueError, "samples_per_group must be a positive int"),
@@ -201,7 +206,9 @@ def test_a_sampler_that_makes_no_sense_is_refused(kwargs, error, message):
         PromptGroupSampler(**kwargs)
 
 
-@pytest.mark.parametrize(("counts", "size"), [({"num_groups": 4}, 10), ({"samples_per_group": 4}, 10), ({"num_groups": 4}, 2)])
+@pytest.mark.parametrize(
+    ("counts", "size"), [({"num_groups": 4}, 10), ({"samples_per_group": 4}, 10), ({"num_groups": 4}, 2)]
+)
 def test_a_batch_that_does_not_divide_is_refused(counts, size):
     rb = grouped("random", [0, 1], **counts)
     (name,) = counts

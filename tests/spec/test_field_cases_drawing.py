@@ -390,3 +390,36 @@ def test_case_9_token_lists_of_one_length_group_as_they_do_in_a_tensor_storage()
         rb.extend(rows)
         sizes.append((rb.stats()["num_groups"], rb.stats()["num_singleton_groups"]))
     assert sizes == [(2, 1)] * 3
+
+
+# --- 10: what a draw costs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["random", "reward"])
+@pytest.mark.parametrize("text", [False, True])
+def test_case_10_a_draw_after_a_write_looks_at_what_was_written_not_at_what_is_stored(strategy, text):
+    """Counted, not timed: the index visits as many records for one write into 3000 as into 100."""
+    visited = []
+    for stored in (100, 3000):
+        keys = torch.arange(stored) % 25
+        rb = grouped_buffer(
+            [str(key) for key in keys.tolist()] if text else keys, torch.rand(stored), strategy=strategy, capacity=4000
+        )
+        rb.sample(8)
+        counts = []
+        for _ in range(3):
+            before = rb.sampler._index.rows_visited
+            rb.extend(TensorDict({"g": ["3"] if text else torch.tensor([3]), "id": torch.tensor([0]), "r": torch.rand(1)}, [1]))
+            rb.sample(8)
+            counts.append(rb.sampler._index.rows_visited - before)
+        visited.append(counts)
+    assert visited[0] == visited[1] and max(visited[0]) <= 2
+
+
+def test_case_10_a_draw_without_a_write_looks_at_no_record():
+    rb = grouped_buffer(torch.arange(500) % 9, torch.rand(500), strategy="reward")
+    rb.sample(8)
+    before = rb.sampler._index.rows_visited
+    for _ in range(4):
+        rb.sample(8)
+    assert rb.sampler._index.rows_visited == before

@@ -14,7 +14,15 @@ import pytest
 import torch
 from tensordict import NonTensorData, TensorDict
 
-from tests.spec.builders import STORAGES, TENSOR_STORAGES, TENSORDICT_STORAGES, buffer_of, group_sampler, numbered, numbers_of
+from tests.spec.builders import (
+    STORAGES,
+    TENSOR_STORAGES,
+    TENSORDICT_STORAGES,
+    buffer_of,
+    group_sampler,
+    numbered,
+    numbers_of,
+)
 from tests.spec.snapshot import assert_unchanged, snapshot
 from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer, TensorDictReplayBuffer
 

@@ -43,7 +43,9 @@ def test_a_ring_holds_the_last_records(kind, sizes):
     total = len(written)
     assert len(storage) == min(total, CAPACITY)
     assert storage.write_count == total and storage.cursor == total % CAPACITY
-    assert numbers_of(storage) == [max(n for n in written if n % CAPACITY == slot) for slot in range(min(total, CAPACITY))]
+    assert numbers_of(storage) == [
+        max(n for n in written if n % CAPACITY == slot) for slot in range(min(total, CAPACITY))
+    ]
     assert torch.equal(storage.generations(torch.arange(CAPACITY)), counts - 1)
 
 
@@ -97,7 +99,9 @@ def test_clearing_what_was_never_written_changes_nothing(kind):
 @pytest.mark.parametrize("index", [0, -1, slice(1, 3), slice(None, None, -2), [2, 0], range(2), torch.tensor([1, 1])])
 def test_reading_and_writing_mean_the_same_rows(kind, index):
     storage, told = stored(kind, range(CAPACITY)), list(range(CAPACITY))
-    rows = torch.arange(CAPACITY)[torch.tensor(list(range(CAPACITY))[index]) if isinstance(index, slice) else torch.as_tensor(index)]
+    rows = torch.arange(CAPACITY)[
+        torch.tensor(list(range(CAPACITY))[index]) if isinstance(index, slice) else torch.as_tensor(index)
+    ]
     if rows.dim():
         assert numbers_of(storage, index) == rows.tolist()
         storage[index] = batch([n + 50 for n in range(len(rows))])

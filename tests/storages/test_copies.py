@@ -63,12 +63,21 @@ def test_a_copy_shares_no_memory(name):
     assert not ours & {t.untyped_storage().data_ptr() for t in tensors_in(value)}
 
 
-@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: {"a": (x,)}, lambda x: Pair(x, 1),
-                                  lambda x: collections.OrderedDict(a=x), lambda x: TensorDict({"a": x}, [])])  # fmt: skip
+WRAPS = {
+    "bare": lambda x: x,
+    "list": lambda x: [x],
+    "nested": lambda x: {"a": (x,)},
+    "named tuple": lambda x: Pair(x, 1),
+    "ordered dict": lambda x: collections.OrderedDict(a=x),
+    "tensordict": lambda x: TensorDict({"a": x}, []),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
 @pytest.mark.parametrize("leaf", [True, False])
 def test_a_copy_holds_no_graph(wrap, leaf):
     weight = torch.ones(2, requires_grad=True)
-    (copied,) = tensors_in(own_copy(wrap(weight if leaf else weight * 2)))
+    (copied,) = tensors_in(own_copy(WRAPS[wrap](weight if leaf else weight * 2)))
     assert copied.grad_fn is None and not copied.requires_grad
 
 

@@ -43,7 +43,9 @@ def test_a_single_number_is_one_record(index):
     assert int(resolved(index)) == int(index) % LENGTH
 
 
-@pytest.mark.parametrize("index", [range(3), range(6, -1, -2), range(0), ..., (2,), (slice(1, 3),), np.array([], dtype=int)])
+@pytest.mark.parametrize(
+    "index", [range(3), range(6, -1, -2), range(0), ..., (2,), (slice(1, 3),), np.array([], dtype=int)]
+)
 def test_other_ways_to_say_it(index):
     plain = index[0] if isinstance(index, tuple) else list(index) if isinstance(index, range) else index
     assert torch.equal(resolved(index), ROWS[plain] if not isinstance(plain, list) else torch.tensor(plain).long())
@@ -77,7 +79,9 @@ def test_a_mask_of_another_length_is_an_error(mask):
         resolve(mask, LENGTH, CPU, "call")
 
 
-@pytest.mark.parametrize("index", [1.0, [0.5], torch.ones(2), torch.ones(1) * 1j, "ab", None, {1}, (1, 2), [[1], [2, 3]]])
+@pytest.mark.parametrize(
+    "index", [1.0, [0.5], torch.ones(2), torch.ones(1) * 1j, "ab", None, {1}, (1, 2), [[1], [2, 3]]]
+)
 def test_what_is_no_index_is_an_error(index):
     with pytest.raises(TypeError, match="call: "):
         resolve(index, LENGTH, CPU, "call")

@@ -22,7 +22,9 @@ def test_any_object_comes_back():
         assert plain(storage[i]) == plain(item) and type(storage[i]) is type(item)
 
 
-@pytest.mark.parametrize("items", [[1, 2], (1, 2), range(1, 3), {1: 0, 2: 0}.keys(), iter([1, 2]), torch.tensor([1, 2])])
+@pytest.mark.parametrize(
+    "items", [[1, 2], (1, 2), range(1, 3), {1: 0, 2: 0}.keys(), iter([1, 2]), torch.tensor([1, 2])]
+)
 def test_any_iterable_is_its_records(items):
     storage = ListStorage(4)
     slots, _ = storage.append(items)
@@ -32,7 +34,9 @@ def test_any_iterable_is_its_records(items):
 @pytest.mark.parametrize("data", ["ab", b"ab", {"a": 1}, 3, None])
 def test_what_is_not_an_iterable_of_records_is_refused(data):
     storage = ListStorage(4)
-    with pytest.raises(TypeError, match=r"extend: ListStorage takes an iterable of records.*add\(\)"):
+    with pytest.raises(
+        TypeError, match=r"extend: ListStorage takes an iterable of records.*Put a single one into a list"
+    ):
         storage.append(data)
     storage.append(data, one=True)
     assert storage[0] == data
@@ -83,7 +87,11 @@ def test_objects_are_let_go_with_their_slot(how):
     storage = ListStorage(2)
     storage.append([Watched(), 0])
     gone = weakref.ref(storage._items[0])
-    {"append": lambda: storage.append([1]), "write": lambda: storage.write(torch.tensor([0]), [1]), "clear": storage.clear}[how]()
+    {
+        "append": lambda: storage.append([1]),
+        "write": lambda: storage.write(torch.tensor([0]), [1]),
+        "clear": storage.clear,
+    }[how]()
     gc.collect()
     assert gone() is None
 

@@ -29,7 +29,9 @@ def test_batches_and_lists_are_their_rows(kind):
     one, other = LazyStackStorage(4), LazyStackStorage(4)
     one.append(batch)
     other.append([batch[i] for i in range(3)])
-    assert [plain(one[i]) for i in range(3)] == [plain(other[i]) for i in range(3)] == [plain(batch[i]) for i in range(3)]
+    assert (
+        [plain(one[i]) for i in range(3)] == [plain(other[i]) for i in range(3)] == [plain(batch[i]) for i in range(3)]
+    )
     assert one[:].batch_size == (3,)
 
 
@@ -50,7 +52,9 @@ def test_fields_keep_dtype_and_shape_of_their_row():
     assert tokens(storage) == [[5], [8, 9]]
     for wrong in (torch.ones(1, 2).long(), torch.ones(1, 1)):
         with pytest.raises(ValueError, match=r"field 'tokens' must be torch.int64 \[1\] in row 0"):
-            storage.write_fields(slots(1, 0), {"tokens": [torch.tensor([1, 2]), wrong[0] if wrong.dim() > 1 else wrong]})
+            storage.write_fields(
+                slots(1, 0), {"tokens": [torch.tensor([1, 2]), wrong[0] if wrong.dim() > 1 else wrong]}
+            )
     with pytest.raises(ValueError, match="needs 2 values, got 1"):
         storage.write_fields(slots(1, 0), {"tokens": [torch.tensor([1, 2])]})
     with pytest.raises(KeyError, match="no field 'other' is stored"):
@@ -86,7 +90,9 @@ def test_a_reward_is_the_row_s_own_value_or_its_mean(dtype):
 
 
 def test_rewards_follow_every_write():
-    rb = buffer(LazyStackStorage(4), sampler=PromptGroupSampler(num_groups=1, group_key="g", reward_key="r", strategy="reward"))
+    rb = buffer(
+        LazyStackStorage(4), sampler=PromptGroupSampler(num_groups=1, group_key="g", reward_key="r", strategy="reward")
+    )
     rb.extend(TensorDict({"g": torch.zeros(3), "r": torch.arange(3)}, [3]))
     best = lambda: rb.sample(1)["r"].item()  # noqa: E731
     assert best() == 2

@@ -15,7 +15,9 @@ CPU = torch.device("cpu")
 def roundtrip(batch, shape=None):
     structure = structure_of(batch, CPU, "call")
     rows = structure.flatten(batch, CPU, "call")
-    return structure.build(rows.values, rows.objects, torch.Size([rows.num]) if shape is None else torch.Size(shape)), rows
+    return structure.build(
+        rows.values, rows.objects, torch.Size([rows.num]) if shape is None else torch.Size(shape)
+    ), rows
 
 
 @pytest.mark.parametrize("kind", RECORDS)
@@ -69,7 +71,9 @@ def test_views_give_their_values_without_their_graph(dtype):
 
 
 def test_a_batch_with_more_dimensions_than_the_record_keeps_them():
-    batch = TensorDict({"x": torch.arange(6).view(2, 3), "in": TensorDict({"y": torch.ones(2, 3, 1)}, [2, 3, 1])}, [2, 3])
+    batch = TensorDict(
+        {"x": torch.arange(6).view(2, 3), "in": TensorDict({"y": torch.ones(2, 3, 1)}, [2, 3, 1])}, [2, 3]
+    )
     again, _ = roundtrip(batch)
     assert again.batch_size == (2, 3) and again["in"].batch_size == (2, 3, 1)
 
@@ -78,8 +82,16 @@ WRONG = {
     "missing": (KeyError, lambda b: b.exclude("n"), "missing .*n"),
     "extra": (KeyError, lambda b: b.clone().set("more", torch.ones(2)), "not stored .*more"),
     "nested missing": (KeyError, lambda b: b.exclude(("next", "r")), "missing .*next.*r"),
-    "dtype": (ValueError, lambda b: b.clone().set("n", torch.ones(2)), r"field 'n' is stored as torch.int64, got torch.float32"),
-    "shape": (ValueError, lambda b: b.clone().set("n", torch.ones(2, 1).long()), r"field 'n' must have shape \[2\], got \[2, 1\]"),
+    "dtype": (
+        ValueError,
+        lambda b: b.clone().set("n", torch.ones(2)),
+        r"field 'n' is stored as torch.int64, got torch.float32",
+    ),
+    "shape": (
+        ValueError,
+        lambda b: b.clone().set("n", torch.ones(2, 1).long()),
+        r"field 'n' must have shape \[2\], got \[2, 1\]",
+    ),
     "nested shape": (ValueError, lambda b: b.clone().set(("next", "r"), torch.ones(2, 3).double()), r"\('next', 'r'\)"),
     "text for a tensor": (ValueError, lambda b: b.clone().set_non_tensor("n", "a"), "must stay tensors"),
     "batch size": (ValueError, lambda b: b.unsqueeze(1), "batch_size"),

@@ -22,7 +22,9 @@ def test_a_subclass_needs_only_append():
     assert rb[:].tolist() == [0, 2, 4, 10] and rb.write_count == 4
 
 
-@pytest.mark.parametrize("index", [0, 7, -1, torch.tensor([[0, 1], [2, 99]]), torch.empty(0, dtype=torch.int32), (1, 2)])
+@pytest.mark.parametrize(
+    "index", [0, 7, -1, torch.tensor([[0, 1], [2, 99]]), torch.empty(0, dtype=torch.int32), (1, 2)]
+)
 def test_without_tracking_every_generation_is_unknown(index):
     for writer in (Refusing(), RoundRobinWriter(), TensorDictRoundRobinWriter()):
         rb = ReplayBuffer(storage=LazyTensorStorage(8), writer=writer)
@@ -33,7 +35,9 @@ def test_without_tracking_every_generation_is_unknown(index):
         assert told.dtype == torch.int64 and told.shape == shape and (told == -1).all()
 
 
-@pytest.mark.parametrize("call", [lambda w: w.storage, lambda w: w.add(1), lambda w: w.extend([1]), lambda w: w.append([1])])
+@pytest.mark.parametrize(
+    "call", [lambda w: w.storage, lambda w: w.add(1), lambda w: w.extend([1]), lambda w: w.append([1])]
+)
 def test_a_writer_without_a_storage_says_what_to_do(call):
     with pytest.raises(RuntimeError, match="no storage is registered. Hand the writer to a ReplayBuffer"):
         call(RoundRobinWriter())

@@ -45,7 +45,12 @@ def test_an_index_of_any_kind_gives_its_own_shape(kind):
     told = torch.tensor([1, 1, 1, 0])
     of = rb.writer.generations_of
     assert of(0).shape == () and int(of(0)) == 1 and int(of(np.int64(3))) == 0
-    for index in (torch.tensor([3, 0, 3]), torch.tensor([[0], [3]], dtype=torch.int32), torch.tensor(2), torch.tensor([0], dtype=torch.uint8)):
+    for index in (
+        torch.tensor([3, 0, 3]),
+        torch.tensor([[0], [3]], dtype=torch.int32),
+        torch.tensor(2),
+        torch.tensor([0], dtype=torch.uint8),
+    ):
         assert torch.equal(of(index), told[index.long()]) and of(index).dtype == torch.int64
     assert of([0, 3]).tolist() == [1, 0] and of(torch.empty(0, 2, dtype=torch.int64)).shape == (0, 2)
 

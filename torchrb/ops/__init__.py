@@ -1,4 +1,4 @@
-"""The ops, by name: `schemas` has their contracts, `reference` their plain-torch twins, the compiled library the kernels.
+"""The ops by name: `schemas` has their contracts, `reference` their plain-torch twins, the compiled library kernels.
 
 Callers in the rooms above have validated from metadata; what an op is handed, it trusts.
 """

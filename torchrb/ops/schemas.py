@@ -26,7 +26,8 @@ int64 ring of slots written, in order; position ``CONTROL_JOURNAL`` counts all t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -52,15 +53,16 @@ FEW_GROUPS, SHORT_GROUP, NAN_DRAWN = 1, 2, 4
 
 library = torch.library.Library("torchrb", "DEF")
 SCHEMAS: dict[str, str] = {}
+_Fake = TypeVar("_Fake", bound=Callable[..., Any])
 
 
-def _declare(schema: str):
+def _declare(schema: str) -> Callable[[_Fake], _Fake]:
     """Declare an op and register the decorated function as its fake."""
     library.define(schema)
     name = schema.split("(", 1)[0]
     SCHEMAS[name] = schema
 
-    def register(fake):
+    def register(fake: _Fake) -> _Fake:
         torch.library.register_fake(f"torchrb::{name}", fake, lib=library)
         return fake
 
@@ -74,7 +76,9 @@ def _declare(schema: str):
     "append_rows_(Tensor(a!)[] tables, Tensor(b!) control, Tensor(c!) journal, int[] layout, Tensor[] values,"
     " int num_rows) -> (Tensor slots, Tensor generations)"
 )
-def _append_rows(tables, control, journal, layout, values, num_rows):
+def _append_rows(
+    tables: list[Tensor], control: Tensor, journal: Tensor, layout: list[int], values: list[Tensor], num_rows: int
+) -> tuple[Tensor, Tensor]:
     """Write ``num_rows`` whole records at the cursor, oldest overwritten first.
 
     ``values[leaf]``: contiguous, ``[num_rows, ...]``. Returns the slot of each row and the generation that this very
@@ -88,7 +92,15 @@ def _append_rows(tables, control, journal, layout, values, num_rows):
     "write_rows_(Tensor(a!)[] tables, Tensor(b!) control, Tensor(c!) journal, int[] layout, Tensor slots,"
     " Tensor[] values, bool renew) -> Tensor generations"
 )
-def _write_rows(tables, control, journal, layout, slots, values, renew):
+def _write_rows(
+    tables: list[Tensor],
+    control: Tensor,
+    journal: Tensor,
+    layout: list[int],
+    slots: Tensor,
+    values: list[Tensor],
+    renew: bool,
+) -> Tensor:
     """Write rows at given slots (int64 ``[n]``); among equal slots the last row stays.
 
     ``renew``: whole records. Each write steps the slot's generation, makes it live, takes a new stamp, and the length
@@ -102,7 +114,9 @@ def _write_rows(tables, control, journal, layout, slots, values, renew):
     "read_rows(Tensor[] tables, int[] layout, Tensor[] templates, Tensor slots)"
     " -> (Tensor[] leaves, Tensor generations)"
 )
-def _read_rows(tables, layout, templates, slots):
+def _read_rows(
+    tables: list[Tensor], layout: list[int], templates: list[Tensor], slots: Tensor
+) -> tuple[list[Tensor], Tensor]:
     """Copy rows out: leaf ``i`` is ``[n, *templates[i].shape[1:]]`` of ``templates[i].dtype``, contiguous.
 
     ``generations``, int64 ``[n]``, belong to the very content returned; -1 for a slot never written or out of range
@@ -117,8 +131,17 @@ def _read_rows(tables, layout, templates, slots):
     " Tensor generations, Tensor[] values, int[] version_leaf, Tensor? version, bool require_newer) -> Tensor status"
 )
 def _update_rows_if(
-    tables, control, journal, layout, slots, generations, values, version_leaf, version, require_newer
-):
+    tables: list[Tensor],
+    control: Tensor,
+    journal: Tensor,
+    layout: list[int],
+    slots: Tensor,
+    generations: Tensor,
+    values: list[Tensor],
+    version_leaf: list[int],
+    version: Tensor | None,
+    require_newer: bool,
+) -> Tensor:
     """Write parts of records whose slot is live and still has the given generation, row by row, all leaves at once.
 
     With ``version`` (``[n]``, of the stored leaf's dtype; ``version_leaf`` is its layout entry) a live row also needs
@@ -131,7 +154,7 @@ def _update_rows_if(
 
 
 @_declare("clear_rows_(Tensor(a!)[] tables, Tensor(b!) control, Tensor(c!) journal, bool reset_writes) -> ()")
-def _clear_rows(tables, control, journal, reset_writes):
+def _clear_rows(tables: list[Tensor], control: Tensor, journal: Tensor, reset_writes: bool) -> None:
     """Retire every live record (generation +1, not live); cursor and length to 0, and the write count if asked."""
     return None
 
@@ -140,7 +163,7 @@ def _clear_rows(tables, control, journal, reset_writes):
 
 
 @_declare("draw_uniform(Tensor seed, Tensor control, int num) -> Tensor slots")
-def _draw_uniform(seed, control, num):
+def _draw_uniform(seed: Tensor, control: Tensor, num: int) -> Tensor:
     """``num`` independent slots below the current length, int64 ``[num]``; the length must not be 0."""
     return control.new_empty((num,))
 
@@ -157,18 +180,27 @@ def group_links_size(capacity: int) -> int:
     "group_index_update_(Tensor(a!) keys, Tensor(b!) links, Tensor control, Tensor journal, int position,"
     " Tensor[] tables, int[] key_leaf, Tensor key_template) -> Tensor counts"
 )
-def _group_index_update(keys, links, control, journal, position, tables, key_leaf, key_template):
-    """Bring a group index from a position of the journal to its end: rows written since are put under their present key,
-    or taken out when they are not live. Every row is looked at when ``position`` is negative or the ring has gone on.
+def _group_index_update(
+    keys: Tensor,
+    links: Tensor,
+    control: Tensor,
+    journal: Tensor,
+    position: int,
+    tables: list[Tensor],
+    key_leaf: list[int],
+    key_template: Tensor,
+) -> Tensor:
+    """Bring a group index from a position of the journal to its end: rows written since are put under their present
+    key, or taken out when they are not live. Every row is looked at when ``position`` is negative or too old for it.
 
     ``keys``, int64 ``[capacity, w]``, and ``links``, int32 ``[group_links_size(capacity)]``, both zero at first, are the
     index and belong to the backend of their device. ``key_leaf`` places the key in ``tables``; ``key_template`` (empty,
     ``[0, *shape]``) has its dtype and its ``w`` elements. A key's words are its integers, sign-extended, or the bits of
-    its values as float64, -0.0 as 0.0; keys are equal where their words are. Groups are ordered by a fixed 64-bit hash of
-    the words, then by the words, both signed, so their order does not depend on that of the rows.
+    its values as float64, -0.0 as 0.0; keys are equal where their words are. Groups are ordered by a fixed 64-bit hash
+    of the words, then by the words, both signed, so their order does not depend on that of the rows.
 
-    Returns int64 ``[5]``: the journal's position, groups, groups of one row, a live row whose key is NaN (-1 if there is
-    none; such rows are in no group), rows looked at.
+    Returns int64 ``[5]``: the journal's position, groups, groups of one row, a live row whose key is NaN (-1 if there
+    is none; such rows are in no group), rows looked at.
     """
     return control.new_empty((5,))
 
@@ -179,8 +211,16 @@ def _group_index_update(keys, links, control, journal, position, tables, key_lea
     " -> (Tensor slots, Tensor drawn, Tensor flags)"
 )
 def _sample_groups(
-    seed, keys, links, tables, reward_leaf, reward_template, groups, per_group, strategy
-):
+    seed: Tensor,
+    keys: Tensor,
+    links: Tensor,
+    tables: list[Tensor],
+    reward_leaf: list[int],
+    reward_template: Tensor,
+    groups: int,
+    per_group: int,
+    strategy: int,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Draw ``groups`` groups and ``per_group`` rows in each; ``strategy`` is a place in ``STRATEGIES``.
 
     *Groups*: the first ``groups`` images of a keyed permutation of the ranks, all distinct; missing ones are drawn

@@ -18,7 +18,7 @@ from torchrb.storages.base import Storage
 _SHORTFALLS = {
     FEW_GROUPS: "fewer groups are stored than num_groups={groups}; groups are repeated",
     SHORT_GROUP: "some groups hold fewer than samples_per_group={per_group} records; records are repeated",
-    NAN_DRAWN: "some groups hold fewer than samples_per_group={per_group} valid rewards; records with NaN rewards are drawn",
+    NAN_DRAWN: "some groups hold fewer than samples_per_group={per_group} valid rewards; NaN rewards are drawn too",
 }
 
 
@@ -100,7 +100,10 @@ class PromptGroupSampler(Sampler):
         if self._needs_reward:
             tables, leaf, template = storage.reward_column(self.reward_key)
             if template.dtype not in ORDERED_DTYPES or not template.shape[1:].numel():
-                raise TypeError(f"PromptGroupSampler: reward_key {self.reward_key!r} must be a real number in each record.")
+                raise TypeError(
+                    f"PromptGroupSampler: reward_key {self.reward_key!r} must name real numbers, at least one a record, "
+                    f"of a type that can be ranked exactly, got {template.dtype} {[*template.shape[1:]]}."
+                )
         else:
             tables, leaf, template = storage.tables, [], index.keys
         seed = take_seed(generator, storage.device)
@@ -124,18 +127,22 @@ class PromptGroupSampler(Sampler):
 
     def stats(self, storage: Storage) -> dict[str, int]:
         """``num_groups`` and ``num_singleton_groups``: all groups singletons means that the key tells records apart
-        instead of grouping them."""
+        instead of grouping them.
+        """
         if not len(storage):
             return {"num_groups": 0, "num_singleton_groups": 0}
         index = self._index_of(storage)
         return {"num_groups": index.num_groups, "num_singleton_groups": index.num_singletons}
 
     def _split(self, batch_size: int) -> tuple[int, int]:
-        name, part = ("num_groups", self.num_groups) if self.num_groups else ("samples_per_group", self.samples_per_group)
+        name, part = (
+            ("num_groups", self.num_groups) if self.num_groups else ("samples_per_group", self.samples_per_group)
+        )
         other, rest = divmod(batch_size, part)  # type: ignore[operator]
         if rest or not other:
             raise ValueError(
-                f"PromptGroupSampler: batch_size must be a multiple of {name}, got batch_size={batch_size} and {name}={part}."
+                f"PromptGroupSampler: batch_size must be a multiple of {name}, "
+                f"got batch_size={batch_size} and {name}={part}."
             )
         return (part, other) if self.num_groups else (other, part)  # type: ignore[return-value]
 
@@ -150,7 +157,10 @@ class PromptGroupSampler(Sampler):
         for bit, text in _SHORTFALLS.items():
             if shortfall & bit:
                 message = text.format(groups=groups, per_group=per_group)
-                warnings.warn(f"PromptGroupSampler: {message}. This is said once; info['short_group'] tells each time.", stacklevel=4)
+                warnings.warn(
+                    f"PromptGroupSampler: {message}. This is said once; info['short_group'] tells each time.",
+                    stacklevel=4,
+                )
 
     def __repr__(self) -> str:
         count = f"num_groups={self.num_groups}" if self.num_groups else f"samples_per_group={self.samples_per_group}"

@@ -42,7 +42,9 @@ class Storage(ABC):
         if isinstance(max_size, bool) or not isinstance(max_size, int) or not 0 < max_size < 2**32:
             raise ValueError(f"{name}: max_size must be an int from 1 to 2**32 - 1, got {max_size!r}.")
         if ndim != 1:
-            raise ValueError(f"{name}: records along several dimensions are not supported, got ndim={ndim}. Use ndim=1.")
+            raise ValueError(
+                f"{name}: records along several dimensions are not supported, got ndim={ndim}. Use ndim=1."
+            )
         self.max_size = max_size
         self.device = torch.empty(0, device="cpu" if device is None else device).device
         self.lock = threading.RLock()
@@ -85,7 +87,8 @@ class Storage(ABC):
     @abstractmethod
     def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
         """Overwrite whole records at valid slots (int64 ``[n]``). Returns their generations, int64 ``[n]``. ``call`` is
-        what errors name."""
+        what errors name.
+        """
 
     @abstractmethod
     def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
@@ -127,12 +130,17 @@ class Storage(ABC):
 
     def key_column(self, key: Any) -> Column | None:
         """A field to group by, of integers or floats; None when its values are not numbers of a fixed shape. KeyError
-        when there is none of that name."""
-        raise TypeError(f"{type(self).__name__} cannot group its records by a key. Store tensordicts in another storage.")
+        when there is none of that name.
+        """
+        raise TypeError(
+            f"{type(self).__name__} cannot group its records by a key. Store tensordicts in another storage."
+        )
 
     def key_words(self, key: Any, slots: Tensor) -> Tensor:
         """For a field that is no column: words that are equal where the values are, int64 ``[n, DIGEST_WORDS]``."""
-        raise TypeError(f"{type(self).__name__} cannot group its records by a key. Store tensordicts in another storage.")
+        raise TypeError(
+            f"{type(self).__name__} cannot group its records by a key. Store tensordicts in another storage."
+        )
 
     def reward_column(self, key: Any) -> Column:
         """A numeric field of all rows. KeyError when there is none of that name."""

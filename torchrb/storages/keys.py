@@ -1,8 +1,8 @@
 """Words of a group key that is not a number: equal exactly where the values are equal.
 
-Strings, None, and rows of any length become two words, a 128-bit BLAKE2b digest of their canonical bytes (RFC 7693): at
-that length equal digests mean equal values, and no table of the values has to be kept. (Numbers of a fixed shape need no
-digest; the op `group_index_update_` reads them.)
+Strings, None, and rows of any length become two words, a 128-bit BLAKE2b digest of their canonical bytes (RFC 7693):
+at that length equal digests mean equal values, and no table of the values has to be kept. (Numbers of a fixed shape
+need no digest; the op `group_index_update_` reads them.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import struct
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 DIGEST_WORDS = 2

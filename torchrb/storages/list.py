@@ -70,7 +70,9 @@ class ListStorage(Storage):
             return generations
 
     def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
-        raise TypeError(f"{call}: {type(self).__name__} keeps whole records and has no fields to set. Use LazyTensorStorage.")
+        raise TypeError(
+            f"{call}: {type(self).__name__} keeps whole records and has no fields to set. Use LazyTensorStorage."
+        )
 
     def clear(self, reset_writes: bool = True) -> None:
         with self.lock:
@@ -80,7 +82,9 @@ class ListStorage(Storage):
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         """A list of records, or a single one for an index of shape ``()``."""
         if shape is not None and len(shape) > 1:
-            raise TypeError(f"{type(self).__name__}: an index must have one dimension, got shape {[*shape]}. Flatten it.")
+            raise TypeError(
+                f"{type(self).__name__}: an index must have one dimension, got shape {[*shape]}. Flatten it."
+            )
         with self.lock:
             items = [own_copy(self._items[slot]) for slot in slots.tolist()]
             generations = self.generations(slots)

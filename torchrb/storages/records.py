@@ -6,7 +6,7 @@ Ops see both as tables and a layout (`ops/schemas.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ _WIDE_ALIGNMENT = 16
 class LeafSpec(NamedTuple):
     """One tensor field: its key, and dtype and shape of one record's value."""
 
-    key: object
+    key: tuple[Any, ...]
     dtype: torch.dtype
     shape: torch.Size
 

@@ -68,11 +68,13 @@ class LazyStackStorage(ListStorage):
             places = slots.tolist()
             changed = {place: self._items[place].copy() for place in places}
             for key, values in fields.items():
-                given = len(values) if hasattr(values, "__len__") and getattr(values, "ndim", 1) else "a single one"
+                given = (
+                    len(values) if hasattr(values, "__len__") and getattr(values, "ndim", 1) != 0 else "a single one"
+                )
                 if given != len(places):
                     raise ValueError(f"{call}: field {key!r} needs {len(places)} values, got {given}.")
                 for place, value in zip(places, values, strict=True):
-                    old = self._value(changed[place], key)
+                    old = self._value(changed[place], key, call)
                     value = torch.as_tensor(value) if isinstance(old, Tensor) else value
                     if isinstance(old, Tensor) and (value.dtype != old.dtype or value.shape != old.shape):
                         raise ValueError(
@@ -84,19 +86,22 @@ class LazyStackStorage(ListStorage):
             for place, item in changed.items():
                 self._items[place] = item
 
-    def _value(self, item: TensorDictBase, key: Any) -> Any:
+    def _value(self, item: TensorDictBase, key: Any, call: str) -> Any:
         """One record's value of a field: a tensor, or the Python value of a non-tensor field."""
         value = item.get(shown(as_path(key)), default=_MISSING)
         if value is _MISSING:
             known = list(item.keys(include_nested=True, leaves_only=True))
-            raise KeyError(f"LazyStackStorage: no field {key!r} is stored; stored are {known}.")
+            raise KeyError(f"{call}: no field {key!r} is stored; stored are {known}.")
         return value.tolist() if is_non_tensor(value) else value
 
     def key_column(self, key: Any) -> Column | None:
         return None
 
     def key_words(self, key: Any, slots: Tensor) -> Tensor:
-        words = [value_words(self._value(self._items[slot], key), key) for slot in slots.tolist()]
+        words = [
+            value_words(self._value(self._items[slot], key, "PromptGroupSampler: group_key"), key)
+            for slot in slots.tolist()
+        ]
         return torch.tensor(words, dtype=torch.int64).view(slots.shape[0], DIGEST_WORDS)
 
     def reward_column(self, key: Any) -> Column:
@@ -107,7 +112,7 @@ class LazyStackStorage(ListStorage):
 
     def reward_of(self, slot: int, key: Any) -> int | float:
         """A record's reward: its own value when of one element, else the float64 mean, summed in index order."""
-        value = self._value(self._items[slot], key)
+        value = self._value(self._items[slot], key, "PromptGroupSampler: reward_key")
         elements = value.reshape(-1).tolist() if isinstance(value, Tensor) else [value]
         if not elements or not all(isinstance(element, int | float) for element in elements):
             raise TypeError(f"PromptGroupSampler: reward_key {key!r} must be numeric in every record, got {value!r}.")

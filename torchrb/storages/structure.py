@@ -21,7 +21,8 @@ from torchrb.storages.records import LeafSpec
 
 class Rows(NamedTuple):
     """A validated batch: each leaf contiguous ``[num, *shape]`` on the storage's device, each non-tensor field a list
-    of ``num`` values that belong to the storage."""
+    of ``num`` values that belong to the storage.
+    """
 
     num: int
     values: list[Tensor]
@@ -130,7 +131,9 @@ def as_one(data: Any, call: str) -> Any:
     if is_tensor_collection(data) or isinstance(data, Tensor):
         return data.unsqueeze(0)
     if isinstance(data, str | None):
-        raise TypeError(f"{call}: this storage keeps tensors, got {data!r}. Put it into a tensordict, or use ListStorage.")
+        raise TypeError(
+            f"{call}: this storage keeps tensors, got {data!r}. Put it into a tensordict, or use ListStorage."
+        )
     return pytree.tree_map(lambda leaf: _as_tensor(leaf, f"{call}: a record").unsqueeze(0), data)
 
 
@@ -154,7 +157,7 @@ def structure_of(batch: Any, device: torch.device, call: str) -> Structure:
 class _Node(NamedTuple):
     """A (nested) tensordict: its type, the batch dimensions it has beyond the record's, and its entries in order."""
 
-    type: type
+    type: Any
     tail: torch.Size
     entries: list[tuple[str, Any]]  # name -> leaf number, ~object number, or _Node
 
@@ -191,7 +194,8 @@ class TensorDictStructure:
             raise TypeError(f"{call}: the storage holds tensordicts, got {type(batch).__name__}.")
         if batch.batch_size[1:] != self._root.tail or not batch.batch_dims:
             expected = ["n", *self._root.tail]
-            raise ValueError(f"{call}: expected batch_size {expected}, got {[*batch.batch_size]}.")
+            remedy = "" if batch.batch_dims else " One record is for add()."
+            raise ValueError(f"{call}: expected batch_size {expected}, got {[*batch.batch_size]}.{remedy}")
         leaves: dict[tuple, Tensor] = {}
         objects: dict[tuple, list] = {}
         _walk(batch, (), leaves, objects)
@@ -212,7 +216,9 @@ class TensorDictStructure:
                      (("missing", missing), ("not stored", extra)) if keys]  # fmt: skip
             stored_keys = sorted(str(shown(key)) for key in stored)
             raise KeyError(f"{call}: fields must be those of the storage, {stored_keys}; {', '.join(parts)}.")
-        changed = sorted(str(shown(key)) for key in (leaves.keys() & self._object_keys) | (objects.keys() & self._leaf_keys))
+        changed = sorted(
+            str(shown(key)) for key in (leaves.keys() & self._object_keys) | (objects.keys() & self._leaf_keys)
+        )
         raise ValueError(f"{call}: fields {changed} must stay tensors or stay non-tensors, as first stored.")
 
     def build(self, values: Sequence[Tensor], objects: Sequence[list[Any]], shape: torch.Size) -> Any:
@@ -285,7 +291,9 @@ class PytreeStructure:
         if not first.dim():
             raise ValueError(f"{call}: a batch needs a first dimension, got a scalar. One record is for add().")
         num = first.shape[0]
-        return Rows(num, [check_value(leaf, v, num, device, call) for leaf, v in zip(self.leaves, flat, strict=True)], [])
+        return Rows(
+            num, [check_value(leaf, v, num, device, call) for leaf, v in zip(self.leaves, flat, strict=True)], []
+        )
 
     def build(self, values: Sequence[Tensor], objects: Sequence[list[Any]], shape: torch.Size) -> Any:
         if len(shape) != 1:

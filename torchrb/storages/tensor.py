@@ -25,12 +25,12 @@ class LazyTensorStorage(Storage):
         device: where the records live.
         ndim: only 1.
         compilable: accepted for compatibility; every op can be compiled.
-        layout: ``"packed"`` (default) keeps a record in one piece of memory, ``"columns"`` each field in a tensor of its
-            own. Results are the same.
+        layout: ``"packed"`` (default) keeps a record in one piece of memory, ``"columns"`` each field in a tensor of
+            its own. Results are the same.
 
     Data: tensordicts (nested, any leaf shape and dtype, strings and None as non-tensor fields), tensorclasses, tensors,
-    and pytrees of tensors. Later batches must have the same fields, dtypes and row shapes (KeyError, ValueError); data on
-    another device is moved.
+    and pytrees of tensors. Later batches must have the same fields, dtypes and row shapes (KeyError, ValueError); data
+    on another device is moved.
 
     >>> import torch
     >>> from torchrb import LazyTensorStorage, ReplayBuffer
@@ -96,9 +96,7 @@ class LazyTensorStorage(Storage):
             if self.structure is None:
                 return
             records = self._records
-            ops.write_rows_(
-                records.tables, self.control, self.journal, records.part(leaves), slots, values, False
-            )
+            ops.write_rows_(records.tables, self.control, self.journal, records.part(leaves), slots, values, False)
             self._keep_objects(places, slots, objects)
 
     def clear(self, reset_writes: bool = True) -> None:
@@ -109,7 +107,8 @@ class LazyTensorStorage(Storage):
 
     def _take_apart(self, data: Any, one: bool, call: str, expected: int | None = None) -> Rows | None:
         """Validate, for ``expected`` rows if that is known; on the first batch also learn the structure and allocate.
-        None when there are no rows."""
+        None when there are no rows.
+        """
         batch = as_one(data, call) if one else as_batch(data, call)
         if batch is None:
             if expected:
@@ -155,7 +154,7 @@ class LazyTensorStorage(Storage):
                     return i
             if path in self.structure.object_keys:
                 return ~self.structure.object_keys.index(path)
-            known = [*(leaf.key for leaf in self.structure.leaves), *self.structure.object_keys]  # type: ignore[misc]
+            known = [*(leaf.key for leaf in self.structure.leaves), *self.structure.object_keys]
         raise KeyError(f"{call}: no field {key!r} is stored; stored are {[shown(path) for path in known]}.")
 
     def plan_fields(

@@ -60,11 +60,12 @@ class Writer(ABC):
     def __repr__(self) -> str:
         if self._storage is None:
             return f"{type(self).__name__}()"
-        return f"{type(self).__name__}(cursor={self._storage.cursor}, full_storage={len(self._storage) == self._storage.max_size})"
+        storage = self._storage
+        return f"{type(self).__name__}(cursor={storage.cursor}, full_storage={len(storage) == storage.max_size})"
 
 
 def _as_index(index: int | Tensor | tuple) -> Tensor:
-    """An index as int64 on its own device; of a tuple, one part a dimension, the first. TypeError for a mask or floats."""
+    """An index as int64 on its own device; of a tuple, its first part. TypeError for a mask or floats."""
     slots = torch.as_tensor(index[0] if isinstance(index, tuple) and index else index)
     if slots.dtype == torch.bool or slots.is_floating_point() or slots.is_complex():
         raise TypeError(f"generations_of: expected slot numbers, got {slots.dtype}.")

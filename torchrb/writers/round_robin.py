@@ -19,9 +19,9 @@ class RoundRobinWriter(Writer):
 
     Args:
         compilable: accepted for compatibility.
-        track_generations: tell a slot's generation, so that whoever holds an index can know whether the slot still holds
-            that record: `generations_of`, ``"index_generation"`` in samples, `ReplayBuffer.update_if_present`. The
-            numbers are kept by the storage either way, for every buffer on it.
+        track_generations: tell a slot's generation, so that whoever holds an index can know whether the slot still
+            holds that record: `generations_of`, ``"index_generation"`` in samples, `ReplayBuffer.update_if_present`.
+            The numbers are kept by the storage either way, for every buffer on it.
 
     >>> import torch
     >>> from torchrb import LazyTensorStorage, ReplayBuffer, RoundRobinWriter
@@ -73,7 +73,8 @@ class RoundRobinWriter(Writer):
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
     """The ring for tensordicts: ``"index"`` and ``"index_generation"`` that a sample carries are not stored with it, so
-    a sampled batch can be written back as it is."""
+    a sampled batch can be written back as it is.
+    """
 
     def prepared(self, data: Any) -> Any:
         if isinstance(data, TensorDictBase):

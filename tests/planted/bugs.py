@@ -1,0 +1,162 @@
+"""The bugs that are planted: for each law some, each a small change of the source that breaks it, and the test that must
+then fail.
+
+A change names text that stands exactly once in its file. Where the source has moved on, planting fails and says so.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """In ``file`` of the package, ``old`` becomes ``new``; ``caught_by`` is a test in the file of the law."""
+
+    law: int
+    says: str
+    file: str
+    old: str
+    new: str
+    caught_by: str
+
+
+_REFERENCE = "ops/reference.py"
+
+BUGS = [
+    Bug(
+        1, "a structure is learned from a batch that is then refused", "storages/tensor.py",
+        "        rows = structure.flatten(batch, self.device, call)\n",
+        "        if self.structure is None:\n"
+        "            self._records, self.structure = self._allocate(structure), structure\n"
+        "            self._objects = [[None] * self.max_size for _ in structure.object_keys]\n"
+        "        rows = structure.flatten(batch, self.device, call)\n",
+        "test_a_bad_first_batch_leaves_no_structure",
+    ),
+    Bug(
+        1, "too few records are noticed only while they are written", "storages/tensor.py",
+        "if expected not in (None, rows.num):", "if expected is not None and rows.num > expected:",
+        "test_a_wrong_number_of_records_changes_nothing",
+    ),
+    Bug(
+        1, "a draw takes its seed before it knows that it can be made", "samplers/prompt_group.py",
+        "        groups, per_group = self._split(batch_size)\n",
+        "        take_seed(generator, storage.device)\n        groups, per_group = self._split(batch_size)\n",
+        "test_a_draw_that_fails_takes_no_random_number",
+    ),
+    Bug(
+        2, "the storage's lock locks nothing", "storages/base.py",
+        "threading.RLock()", "__import__('contextlib').nullcontext()",
+        "test_counters_agree_with_the_writers",
+    ),
+    Bug(
+        2, "the generations in a sample are read after the content", "buffer.py",
+        'info["index_generation"] = generations', 'info["index_generation"] = storage.generations(slots)',
+        "test_writers_updaters_and_readers_on_one_buffer",
+    ),
+    Bug(
+        3, "emptying forgets the counts", _REFERENCE,
+        "words[live] = ((words[live] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT", "words[live] = 0",
+        "test_what_was_emptied_or_written_back_is_not_the_old_record",
+    ),
+    Bug(
+        3, "a batch that wraps gives all its rows of a slot one generation", _REFERENCE,
+        "counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1 + earlier", "counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1",
+        "test_no_handle_is_given_out_twice_in_any_history",
+    ),
+    Bug(
+        3, "writing a whole record at an index leaves its handle good", "storages/tensor.py",
+        "rows.values, True", "rows.values, False",
+        "test_writing_a_whole_record_retires_the_handle_it_had",
+    ),
+    Bug(
+        3, "a patch is taken by whatever lives in the slot", _REFERENCE,
+        " & ((words >> SLOT_COUNT_SHIFT) - 1 == generations)", "",
+        "test_of_all_handles_ever_given_out_those_of_living_records_are_live",
+    ),
+    Bug(
+        4, "writes of single fields are not noted in the journal", _REFERENCE,
+        "_note(journal, control, slots[inside])", "_note(journal, control, slots[inside] if renew else slots[:0])",
+        "test_a_draw_sees_groups_and_rewards_changed_in_place",
+    ),
+    Bug(
+        4, "conditional updates are not noted in the journal", _REFERENCE,
+        "_note(journal, control, slots[wins])", "_note(journal, control, slots[:0])",
+        "test_a_draw_sees_groups_and_rewards_changed_in_place",
+    ),
+    Bug(
+        4, "emptying is not noted in the journal", _REFERENCE,
+        "_note(journal, control, torch.nonzero(live).view(-1))", "pass",
+        "test_stats_see_the_storage_as_it_is",
+    ),
+    Bug(
+        4, "a sampler keeps the index of the storage it saw first", "samplers/prompt_group.py",
+        "self._index.storage is not storage", "False",
+        "test_a_sampler_that_is_moved_to_another_storage_forgets_the_first",
+    ),
+    Bug(
+        5, "seeds come from the global generator", "samplers/base.py",
+        ".random_(generator=generator)", ".random_()",
+        "test_a_draw_takes_one_number_from_the_buffers_generator",
+    ),
+    Bug(
+        5, "groups stand in the order of their first slots", _REFERENCE,
+        "hashes = rng.mix64(hashes ^ keys[:, word])",
+        "hashes = (keys[:, None] == keys[None]).all(2).to(torch.uint8).argmax(1)",
+        "test_the_groups_chosen_do_not_depend_on_arrival",
+    ),
+    Bug(
+        5, "the permutation is no longer the one that kernels compute", "ops/rng.py",
+        "_ROUNDS = 12", "_ROUNDS = 14",
+        "test_draws_are_the_pinned_ones",
+    ),
+    Bug(
+        6, "rewards are ranked by a float32 copy", _REFERENCE,
+        "    wide = rewards.to(torch.float64)\n", "    wide = rewards.to(torch.float32).to(torch.float64)\n",
+        "test_reward_ranks_every_pair_of_values_exactly",
+    ),
+    Bug(
+        6, "integers are ranked as float64", _REFERENCE,
+        "return rewards.to(torch.int64)", "return rewards.to(torch.float64).to(torch.int64)",
+        "test_reward_ranks_every_pair_of_values_exactly",
+    ),
+    Bug(
+        6, "the group's minimum is not subtracted before squaring", _REFERENCE,
+        "return float(value - smallest)", "return float(value)",
+        "test_variance_takes_the_best_of_all_subsets",
+    ),
+    Bug(
+        6, "infinite rewards count as numbers in a variance", _REFERENCE,
+        "torch.isfinite(reward) if strategy == _VARIANCE else ~reward.isnan()", "~reward.isnan()",
+        "test_variance_counts_infinite_rewards_as_nan",
+    ),
+    Bug(
+        9, "a list keeps the caller's tensors", "storages/copies.py",
+        "value.detach().to(device=device, copy=True)", "value.detach()",
+        "test_a_list_storage_copies_objects_with_all_they_hold",
+    ),
+    Bug(
+        9, "non-tensor fields are handed out as they are kept", "storages/tensor.py",
+        "own_copy(column[place])", "column[place]",
+        "test_non_tensor_fields_are_copied_too",
+    ),
+    Bug(
+        9, "the batch and the info of one sample share their indices", "buffer.py",
+        "{key: value.clone() for key, value in info.items()}", "dict(info)",
+        "test_the_entries_of_one_answer_share_nothing",
+    ),
+    Bug(
+        10, "a shape error does not say what it expected", "storages/structure.py",
+        "must have shape {[num, *leaf.shape]}, got {[*value.shape]}.", "has a wrong shape.",
+        "test_a_bad_write_says_what_was_expected",
+    ),
+    Bug(
+        10, "a mask is taken for the rows 0 and 1", "updates.py",
+        "if tensor.dtype == torch.bool:", "if tensor.dtype == torch.complex64:",
+        "test_a_bad_conditional_update_says_what_was_expected",
+    ),
+    Bug(
+        10, "a batch size that does not divide is rounded down", "samplers/prompt_group.py",
+        "if rest or not other:", "if not other:",
+        "test_a_bad_draw_says_what_was_expected",
+    ),
+]  # fmt: skip

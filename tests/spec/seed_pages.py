@@ -1,0 +1,97 @@
+"""The public API as the four reference pages have it: names, parameters in order, kinds and defaults. Facts, as data.
+
+A signature is written as the parameters of a lambda. What later stages bring stands under ``LATER``: a test asserts that
+it is not there yet, so that an entry has to be moved when its time comes.
+"""
+
+from __future__ import annotations
+
+PROPERTY = "property"
+
+# Class: its constructor and its members. Seeds 004, 000, 002 and 003, in this order.
+NOW: dict[str, dict[str, str]] = {
+    "RoundRobinWriter": {
+        "__init__": "compilable=False, *, track_generations=False",
+        "add": "data",
+        "extend": "data",
+        "generations_of": "index",
+        "tracks_generations": PROPERTY,
+        "write_at": "index, data",
+    },
+    "TensorDictRoundRobinWriter": {
+        "__init__": "compilable=False, *, track_generations=False",
+    },
+    "PromptGroupSampler": {
+        "__init__": (
+            "*, num_groups=None, samples_per_group=None, group_key='query', strategy='random',"
+            " reward_key=('next', 'reward'), cache_groups=True"
+        ),
+    },
+    "MCAdvantageSelector": {
+        "__init__": "strategy='balanced', *, max_combinations=100_000, in_keys=None",
+        "select": "candidates, *, group_size, keep_return_bounds=None",
+    },
+    "ReplayBuffer": {
+        "__init__": "*, storage=None, sampler=None, writer=None, collate_fn=None, batch_size=None, generator=None",
+        "add": "data",
+        "batch_size": PROPERTY,
+        "empty": "empty_write_count=True",
+        "extend": "data, *, update_priority=None",
+        "next": "",
+        "read_all_in_order": "end=None",
+        "sample": "batch_size=None, return_info=False",
+        "sampler": PROPERTY,
+        "set_": "key, value",
+        "set_at_": "key, value, index",
+        "set_sampler": "sampler",
+        "set_storage": "storage, collate_fn=None",
+        "set_writer": "writer",
+        "stats": "",
+        "storage": PROPERTY,
+        "update_": "input_dict_or_td, clone=False, *, keys_to_update=None",
+        "update_if_present": "*, index, generation, patch, version_key=None, version=None, require_newer=False",
+        "write_all": "data, end=None",
+        "write_count": PROPERTY,
+        "writer": PROPERTY,
+        "__getitem__": "index",
+        "__setitem__": "index, data",
+        "__len__": "",
+        "__iter__": "",
+    },
+}
+
+# Attributes of what `update_if_present` returns, and the entries of `stats`.
+RESULT = ("updated", "updated_count", "stale_count", "version_rejected", "version_rejected_count")
+STATS = {"size": int, "write_count": int, "prefetch_queue_size": int, "initialized": bool, "capacity": int, "utilization": float}
+
+# Names that the examples of this stage import.
+NAMES = (*NOW, "LazyStackStorage", "LazyTensorStorage", "ListStorage", "RandomSampler", "TensorDictReplayBuffer", "TensorStorage")
+
+LATER: dict[str, dict[str, str]] = {
+    "ReplayBuffer": {
+        "append_transform": "transform, *, invert=False",
+        "as_remote": "remote_config=None",
+        "client": "",
+        "dump": "*args, **kwargs",
+        "dumps": "path",
+        "initialized": PROPERTY,
+        "insert_transform": "index, transform, *, invert=False",
+        "is_alive": PROPERTY,
+        "load": "*args, **kwargs",
+        "loads": "path",
+        "query": "predicate=None, *, trajectory_key=None",
+        "register_load_hook": "hook",
+        "register_save_hook": "hook",
+        "save": "*args, **kwargs",
+        "service_backend": PROPERTY,
+        "shutdown": "timeout=None",
+        "start": "",
+        "transform": PROPERTY,
+    },
+}
+LATER_PARAMETERS = (
+    "sample_unit", "pin_memory", "prefetch", "transform", "transform_factory", "dim_extend", "consume_after_n_samples", "shared",
+    "compilable", "delayed_init", "service_backend", "service_backend_options", "transport", "transport_options",
+    "use_ray_service",
+)  # fmt: skip
+LATER_NAMES = ("LazyMemmapStorage", "PrioritizedSampler", "traj")

@@ -1,0 +1,133 @@
+"""Writing over what is stored: whole records step their generation, fields leave it, and what fails changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tests.cases import LAYOUTS, RECORDS, STORAGES, buffer, plain
+
+each_storage = pytest.mark.parametrize("kind", STORAGES)
+each_layout = pytest.mark.parametrize("kind", LAYOUTS)
+
+
+def rows(*numbers):
+    return TensorDict({"x": torch.tensor(numbers), "y": torch.tensor(numbers, dtype=torch.float64)}, [len(numbers)])
+
+
+def xs(rb):
+    return [int(rb[i]["x"]) for i in range(len(rb))]
+
+
+@each_storage
+@pytest.mark.parametrize(
+    "index", [0, -1, [0, 2], slice(None, None, -1), torch.tensor([True, False, True]), range(1, 3)]
+)
+def test_assigning_is_writing_whole_records(kind, index):
+    rb = buffer(kind, 4)
+    rb.extend(rows(0, 1, 2))
+    places = torch.tensor(range(3)[index]) if isinstance(index, slice) else torch.arange(3)[torch.as_tensor(index)]
+    rb[index] = rows(*range(50, 50 + max(places.numel(), 1)))[0 if not places.dim() else slice(None)]
+    expected, generations = [0, 1, 2], [0, 0, 0, -1]
+    for n, place in enumerate(places.reshape(-1).tolist()):
+        expected[place], generations[place] = 50 + n, 1
+    assert xs(rb) == expected and rb.writer.generations_of(torch.arange(4)).tolist() == generations
+    assert (rb.write_count, rb.storage.cursor) == (3, 3)
+
+
+@pytest.mark.parametrize("kind", [*LAYOUTS, "stack"])
+def test_setting_fields_keeps_the_records(kind):
+    rb = buffer(kind, 4)
+    rb.extend(rows(0, 1, 2))
+    assert rb.set_("x", torch.tensor([5, 6, 7])) is rb and xs(rb) == [5, 6, 7]
+    assert rb.set_at_("x", torch.tensor([8, 9]), [2, 0]) is rb and xs(rb) == [9, 6, 8]
+    assert xs(rb.set_at_("x", torch.tensor(1), -1)) == [9, 6, 1] and xs(rb.set_at_("x", 3, 1)) == [9, 3, 1]
+    assert xs(rb.set_at_("x", torch.tensor([4, 2]), slice(1, None))) == [9, 4, 2]
+    assert xs(rb.set_at_("x", torch.tensor([0]), torch.tensor([False, True, False]))) == [9, 0, 2]
+    assert rb.update_({"x": torch.tensor([1, 2, 3]), "y": torch.ones(3).double()}) is rb
+    assert xs(rb) == [1, 2, 3] and rb[:]["y"].tolist() == [1.0] * 3
+    rb.update_(rows(7, 8, 9), keys_to_update=["y"])
+    assert xs(rb) == [1, 2, 3] and rb[:]["y"].tolist() == [7, 8, 9]
+    rb.update_(rb[:])
+    assert rb.writer.generations_of(torch.arange(4)).tolist() == [0, 0, 0, -1] and rb.write_count == 3
+
+
+@each_layout
+def test_nested_fields_and_texts_are_set_by_their_keys(kind):
+    rb = buffer(kind, 4)
+    rb.extend(RECORDS["nested"](range(3)).set("s", ["a", "b", "c"]))
+    rb.set_at_(("next", "r"), torch.tensor([[9.0]], dtype=torch.float64), [1])
+    rb.set_at_("s", "x", 0), rb.set_at_("s", ["y", None], [1, 2])
+    rb.update_({"next": {"deep": {"b": torch.tensor([True, False, True])}}}, keys_to_update=[("next", ("deep", "b"))])
+    assert rb[1]["next", "r"].item() == 9 and rb[:]["next", "deep", "b"].tolist() == [True, False, True]
+    assert list(rb[:]["s"]) == ["x", "y", None]
+
+
+@each_storage
+def test_all_records_are_written_and_read_in_slot_order(kind):
+    rb = buffer(kind, 4)
+    rb.extend(rows(*range(6)))
+    rb.write_all(rows(10, 11, 12, 13))
+    assert xs(rb) == [10, 11, 12, 13]
+    rb.write_all(rows(20, 21)), rb.write_all(rows(30), end=1)
+    assert xs(rb) == [30, 21, 12, 13] and rb.read_all_in_order()["x"].tolist() == xs(rb)
+    assert rb.read_all_in_order(3)["x"].tolist() == [30, 21, 12]
+    for data, end in ((rows(*range(5)), None), (rows(1, 2), 3), (rows(1, 2), 1)):
+        with pytest.raises(ValueError, match="records are addressed, got data for"):
+            rb.write_all(data, end)
+    assert xs(rb) == [30, 21, 12, 13] and rb.write_count == 6
+
+
+@each_layout
+def test_leaves_of_a_pytree_are_fields_too(kind):
+    rb = buffer(kind, 4, tensordicts=False)
+    rb.extend({"a": torch.arange(3), "b": (torch.zeros(3), [torch.ones(3, 2)])})
+    rb.set_at_(("b", 1, 0), torch.tensor([[5.0, 6.0]]), [1]), rb.set_("a", torch.arange(3) + 7)
+    patch = {("b", 0): torch.tensor([9.0])}
+    assert rb.update_if_present(index=torch.tensor([2]), generation=torch.tensor([0]), patch=patch).updated_count == 1
+    got = rb[:]
+    assert got["a"].tolist() == [7, 8, 9] and got["b"][0].tolist() == [0, 0, 9]
+    assert got["b"][1][0].tolist() == [[1, 1], [5, 6], [1, 1]]
+
+
+def test_an_index_of_the_user_s_own_is_a_field_like_any_other():
+    rb = buffer(capacity=4, tensordicts=False)
+    rb.extend(TensorDict({"index": torch.tensor([7, 8])}, [2]))
+    rb[0] = rb[1]
+    assert rb[:]["index"].tolist() == [8, 8]
+
+
+@each_layout
+def test_all_rows_of_a_pytree_are_written(kind):
+    rb = buffer(kind, 4, tensordicts=False)
+    rb.extend({"a": torch.arange(3), "b": (torch.zeros(3),)})
+    rb.write_all({"a": torch.arange(3) + 5, "b": (torch.ones(3),)})
+    assert rb[:]["a"].tolist() == [5, 6, 7] and rb[:]["b"][0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", [*LAYOUTS, "stack"])
+@pytest.mark.parametrize(
+    ("call", "error", "name"),
+    [
+        (lambda rb: rb.set_("z", torch.ones(2)), KeyError, "set_"),
+        (lambda rb: rb.set_("x", torch.ones(2)), ValueError, "set_"),
+        (lambda rb: rb.set_("x", torch.ones(3).long()), ValueError, "set_"),
+        (lambda rb: rb.set_("x", 3), ValueError, "set_"),
+        (lambda rb: rb.set_at_("x", torch.tensor([1]), [0, 1]), ValueError, "set_at_"),
+        (lambda rb: rb.set_at_("x", torch.tensor([1]), [2]), IndexError, "set_at_"),
+        (lambda rb: rb.update_({"x": torch.arange(2) + 5, "y": torch.arange(2)}), ValueError, "update_"),
+        (lambda rb: rb.update_([1]), TypeError, "update_"),
+        (lambda rb: rb.__setitem__(2, rows(1)[0]), IndexError, r"\w+Storage\[...\] ="),
+        (lambda rb: rb.__setitem__(slice(None), rows(1)), ValueError, r"\w+Storage\[...\] ="),
+        (lambda rb: rb.writer.write_at([0, 1], rows(1)), ValueError, "write_at"),
+        (lambda rb: rb.extend(3), TypeError, "extend"),
+    ],
+)
+def test_a_write_that_is_refused_says_its_name_and_has_changed_nothing(kind, call, error, name):
+    rb = buffer(kind, 4)
+    rb.extend(rows(0, 1))
+    control, rest = rb.storage.control.clone(), plain(rb[:].to_tensordict())
+    with pytest.raises(error, match=f"^['\"]?{name}: "):
+        call(rb)
+    assert torch.equal(rb.storage.control, control) and plain(rb[:].to_tensordict()) == rest
