@@ -193,7 +193,7 @@ def _group_index_update(
     """Bring a group index from a position of the journal to its end: rows written since are put under their present
     key, or taken out when they are not live. Every row is looked at when ``position`` is negative or too old for it.
 
-    ``keys``, int64 ``[capacity, w]``, and ``links``, int32 ``[group_links_size(capacity)]``, both zero at first, are the
+    ``keys``, int64 ``[capacity, w]``, and ``links``, int32 ``[group_links_size(capacity)]``, zero at first, are the
     index and belong to the backend of their device. ``key_leaf`` places the key in ``tables``; ``key_template`` (empty,
     ``[0, *shape]``) has its dtype and its ``w`` elements. A key's words are its integers, sign-extended, or the bits of
     its values as float64, -0.0 as 0.0; keys are equal where their words are. Groups are ordered by a fixed 64-bit hash

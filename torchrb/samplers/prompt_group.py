@@ -101,7 +101,7 @@ class PromptGroupSampler(Sampler):
             tables, leaf, template = storage.reward_column(self.reward_key)
             if template.dtype not in ORDERED_DTYPES or not template.shape[1:].numel():
                 raise TypeError(
-                    f"PromptGroupSampler: reward_key {self.reward_key!r} must name real numbers, at least one a record, "
+                    f"PromptGroupSampler: reward_key {self.reward_key!r} must name one or more real numbers, "
                     f"of a type that can be ranked exactly, got {template.dtype} {[*template.shape[1:]]}."
                 )
         else:
