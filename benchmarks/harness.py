@@ -5,7 +5,9 @@ its own, so that no contender reads what it (or the one before it) has just brou
 made outside the timed part; what it returns is thrown away outside as well.
 
 A slow contender is called less often than a fast one, and its calls are spread over the whole measurement. The order
-within a round is shuffled, so that nobody always runs behind the same neighbour. The garbage collector waits.
+within a round is shuffled, so that nobody always runs behind the same neighbour. A contender in another process has its
+calls in a few bursts: to switch processes before every other call would slow down whoever comes next. The garbage
+collector waits.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ import torch
 OURS = "native"
 REFERENCE = "reference"
 _FEWEST_CALLS = 3
+_BURSTS = 4
 
 
 class Timed(Protocol):
-    """What the harness asks of a contender, in this process or in another one."""
+    """What the harness asks of a contender, in this process or in another one (then it is ``apart``)."""
+
+    apart: bool
 
     def result(self) -> Any:
         """Call it once, raise where what it returns is wrong, and return what is to be compared."""
@@ -51,6 +56,7 @@ class Contender:
     threads: int = 1
     times: int = 1
     block: int = 1
+    apart: bool = False
 
     def result(self) -> Any:
         torch.set_num_threads(self.threads)
@@ -166,7 +172,10 @@ def measure(contenders: Mapping[str, Timed], repeats: int, budget_s: float) -> d
         for turn in range(rounds):
             shuffler.shuffle(order)
             for name in order:
-                if (turn + 1) * calls[name] // rounds > turn * calls[name] // rounds:
+                # Its share of the calls at the end of this turn, or of this burst.
+                parts = min(_BURSTS, rounds) if contenders[name].apart else rounds
+                due = calls[name] * ((turn + 1) * parts // rounds) // parts
+                while len(seconds[name]) < due:
                     seconds[name].append(contenders[name].timed())
     finally:
         gc.enable()

@@ -1,7 +1,7 @@
 """torchrb's plain path, in a process of its own: which backend serves is decided once, at import.
 
 The process is started with ``TORCHRB_BACKEND=reference`` and takes requests over a pipe, one at a time, so that its
-calls alternate with those of the other contenders; while it waits it does nothing. The clock is read inside it: what
+calls take turns with those of the other contenders; while it waits it does nothing. The clock is read inside it: what
 travels over the pipe is not timed.
 """
 
@@ -46,6 +46,8 @@ class Worker:
 
 class Remote:
     """torchrb's contender of a row, in the other process."""
+
+    apart = True
 
     def __init__(self, worker: Worker, row_id: str) -> None:
         self._worker, self._row_id = worker, row_id

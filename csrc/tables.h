@@ -161,10 +161,11 @@ inline Rows rows_of(const std::vector<Tensor>& tables, const std::vector<int64_t
   check(layout.size() == 3 * batch.size(), op, "layout must hold three numbers for each of ", batch.size(), ' ',
         batch_name, ", got ", layout.size(), ".");
   rows.leaves.reserve(batch.size());
+  const bool on_gpu = tables[0].is_cuda();  // the dispatcher calls a CPU kernel only when every tensor is there
   for (size_t i = 0; i < batch.size(); ++i) {
     const Tensor& values = batch[i];
     Leaf leaf = leaf_of(tables, layout, i, op);
-    check_same_device(values, tables[0], op, batch_name);
+    if (on_gpu) check_same_device(values, tables[0], op, batch_name);
     check_contiguous(values, op, batch_name);
     const int64_t bytes = values.numel() * static_cast<int64_t>(values.element_size());
     check(values.dim() >= 1 && values.size(0) == num_rows && bytes == num_rows * leaf.bytes, op, batch_name, '[', i,

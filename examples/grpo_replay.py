@@ -16,11 +16,15 @@ digits that ignore the target. All oversample hard prompts, and candidates that 
 The curve is the mean reward of completions sampled for the whole pool of prompts. Those are the prompts trained on:
 it shows how fast the policy learns, not how well it generalizes.
 
-What came out with seeds 0, 1 and 2 and the strategy "variance": for 10,000 rollouts nothing sets the methods apart,
-since replay needs right answers to replay. Then a second pass learns as fast as replay does, but levels off: it makes
-the policy sure of itself, and prompts without a right answer among their candidates give no gradient at all. Replay
-keeps the rare right answers of such prompts in play, ends highest, and leaves half as many prompts that it never
-solves. The pull towards the reference policy is not the reason: without it replay ends no lower.
+What came out with seeds 0, 1 and 2 and the strategy "variance" (mean reward at the end):
+
+- GRPO 0.49, two passes 0.52, replay 0.69. For 10,000 rollouts little sets them apart: replay needs right answers first.
+  Then two passes learn as fast as replay does, but level off, with twice as many prompts that are never solved.
+- Part of the gain is a steadier step: few fresh groups have both right and wrong answers, and replay fills the batch
+  up with groups that do. Two passes over twice the prompts a step come to 0.58, still below replay.
+- A long memory is not needed here: a ring of 128 rows instead of 1024 comes to 0.69 too. Nor is it the pull towards
+  the reference policy: without it, 0.70. Other strategies end from 0.65 ("reward") to 0.72 ("recency"); with three
+  seeds, differences between them are noise.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,17 @@ def test_slow_contenders_are_called_less_often_and_inputs_are_not_timed():
     assert len(made) >= 5
     never = measure({"a": contender, "b": contender}, repeats=50, budget_s=0.0)
     assert {timing.calls for timing in never.values()} == {3}
+
+
+def test_contenders_take_turns_and_one_apart_has_bursts():
+    order = []
+    here, there, elsewhere = (Contender(lambda name=name: order.append(name)) for name in "abc")
+    elsewhere.apart = True
+    timings = measure({"a": here, "b": there, "c": elsewhere}, repeats=40, budget_s=60.0)
+    assert {timing.calls for timing in timings.values()} == {40}
+    measured = "".join(order[-120:])
+    assert max(len(run) for name in "ab" for run in re.findall(f"{name}+", measured)) <= 2
+    assert len(re.findall("c+", measured)) == 4
 
 
 def test_goals_are_judged_by_ratios_of_medians():

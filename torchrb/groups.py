@@ -12,6 +12,7 @@ from torchrb.journal import JournalReader
 from torchrb.ops.schemas import SLOT_LIVE, group_links_size
 from torchrb.storages.base import Column, Storage
 from torchrb.storages.keys import DIGEST_WORDS
+from torchrb.storages.memory import zeros
 
 
 class GroupIndex:
@@ -47,8 +48,8 @@ class GroupIndex:
             column = self._digests.catch_up(always)
         capacity, words = storage.tables[0].shape[0], column.template.shape[1:].numel()
         if self.keys.shape != (capacity, words):
-            self.keys = column.template.new_zeros((capacity, words), dtype=torch.int64)
-            self.links = self.keys.new_zeros(group_links_size(capacity), dtype=torch.int32)
+            self.keys = zeros(capacity, words, dtype=torch.int64, device=storage.device)
+            self.links = zeros(group_links_size(capacity), dtype=torch.int32, device=storage.device)
             self._position = 0
         counts = ops.group_index_update_(
             self.keys, self.links, storage.control, storage.journal, -1 if always else self._position, *column

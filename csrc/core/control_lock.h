@@ -36,9 +36,11 @@ class ControlLock {
   // Appends `slot_of(0..num-1)` to the journal, a ring of `size`; of more than fit, the last.
   template <typename SlotOf>
   void note(int64_t* journal, int64_t size, int64_t num, const SlotOf& slot_of) {
-    const int64_t head = get(kControlJournal);
-    for (int64_t i = std::max<int64_t>(0, num - size); i < num; ++i) {
-      std::atomic_ref<int64_t>(journal[(head + i) % size]).store(slot_of(i), std::memory_order_relaxed);
+    const int64_t head = get(kControlJournal), first = std::max<int64_t>(0, num - size);
+    int64_t place = first < num ? (head + first) % size : 0;
+    for (int64_t i = first; i < num; ++i) {
+      std::atomic_ref<int64_t>(journal[place]).store(slot_of(i), std::memory_order_relaxed);
+      place = place + 1 == size ? 0 : place + 1;
     }
     set(kControlJournal, head + num);
   }

@@ -8,14 +8,13 @@
 
 namespace torchrb {
 
-// Rows of equal slots as chains from the last one backwards. A batch of strictly ascending slots has no chains, and costs
-// one pass over it; any other costs a hash table of the batch's size.
+// Rows of equal slots as chains from the last one backwards. A batch of distinct slots has no chains and costs a pass over
+// it: slots that ascend are distinct, others are marked in a bitmap where one of all rows of the storage is small beside
+// the batch. What is left goes through a hash table of the batch's size.
 class SlotChains {
  public:
-  SlotChains(const int64_t* slots, int64_t num) {
-    bool ascending = true;
-    for (int64_t row = 1; row < num; ++row) ascending &= slots[row - 1] < slots[row];
-    if (!ascending) link(slots, num);
+  SlotChains(const int64_t* slots, int64_t num, int64_t capacity) {
+    if (!ascends(slots, num) && !distinct(slots, num, capacity)) link(slots, num);
   }
 
   // Whether no later row has this row's slot.
@@ -30,19 +29,47 @@ class SlotChains {
   }
 
  private:
+  static bool ascends(const int64_t* slots, int64_t num) {
+    for (int64_t row = 1; row < num; ++row) {
+      if (slots[row - 1] >= slots[row]) return false;
+    }
+    return true;
+  }
+
+  // False also where it would cost more than it saves to know.
+  static bool distinct(const int64_t* slots, int64_t num, int64_t capacity) {
+    constexpr int64_t kWord = 64;
+    if (capacity / kWord > num) return false;
+    std::vector<uint64_t> seen(capacity / kWord + 1, 0);
+    for (int64_t row = 0; row < num; ++row) {
+      const auto slot = static_cast<uint64_t>(slots[row]);
+      if (slot >= static_cast<uint64_t>(capacity)) return false;
+      const uint64_t bit = uint64_t{1} << (slot % kWord);
+      if ((seen[slot / kWord] & bit) != 0) return false;
+      seen[slot / kWord] |= bit;
+    }
+    return true;
+  }
+
   void link(const int64_t* slots, int64_t num) {
+    struct Newest {
+      int64_t slot, row;  // the newest row of the slot that hashed here
+    };
     int bits = 4;
     while ((int64_t{1} << bits) < 2 * num) ++bits;
     const uint64_t mask = (uint64_t{1} << bits) - 1;
-    std::vector<int64_t> newest(mask + 1, -1);  // the newest row of the slot that hashed here
-    previous_.assign(num, -1);
+    const auto home = [&](int64_t row) { return mix64(static_cast<uint64_t>(slots[row])) & mask; };
+    std::vector<Newest> newest(mask + 1, {0, -1});
+    previous_.resize(num);
     next_.assign(num, -1);
+    constexpr int64_t kAhead = 16;
     for (int64_t row = 0; row < num; ++row) {
-      uint64_t place = mix64(static_cast<uint64_t>(slots[row])) & mask;
-      while (newest[place] >= 0 && slots[newest[place]] != slots[row]) place = (place + 1) & mask;
-      previous_[row] = newest[place];
-      if (newest[place] >= 0) next_[newest[place]] = row;
-      newest[place] = row;
+      if (row + kAhead < num) __builtin_prefetch(&newest[home(row + kAhead)]);
+      uint64_t place = home(row);
+      while (newest[place].row >= 0 && newest[place].slot != slots[row]) place = (place + 1) & mask;
+      previous_[row] = newest[place].row;
+      if (newest[place].row >= 0) next_[newest[place].row] = row;
+      newest[place] = {slots[row], row};
     }
   }
 

@@ -110,7 +110,7 @@ Tensor update_rows_if(std::vector<Tensor> tables, Tensor control, Tensor journal
   const Tensor status_out = empty({&num_rows, 1}, ScalarType::Byte, slots_in);
   auto* status = static_cast<uint8_t*>(status_out.data_ptr());
 
-  const SlotChains chains(slots, num_rows);
+  const SlotChains chains(slots, num_rows, rows.headers.capacity);
   const Update update{rows, chains, slots, generations, versions, status};
   const int64_t ahead = prefetch_distance(rows.bytes + kHeaderBytes);
   parallel_rows(num_rows, rows.bytes + kHeaderBytes, [&](int64_t begin, int64_t end) {

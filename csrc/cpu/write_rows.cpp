@@ -22,7 +22,7 @@ Tensor write_rows(std::vector<Tensor> tables, Tensor control, Tensor journal, st
   const Ledger ledger = ledger_of(control, journal, tables, kOp);
   const Tensor generations_out = empty_int64({num_rows}, slots_in);
   auto* generations = static_cast<int64_t*>(generations_out.data_ptr());
-  const SlotChains chains(slots, num_rows);
+  const SlotChains chains(slots, num_rows, rows.headers.capacity);
   const int64_t sequence = renew ? ControlLock(ledger.control).claim(kControlStamp, num_rows) : 0;
 
   const int64_t ahead = prefetch_distance(rows.bytes + kHeaderBytes);

@@ -22,23 +22,23 @@ WORKERS = 2
 TIMEOUT = 300
 
 
-def copy_to(place: Path) -> Path:
+def copy_of(tree: Path, place: Path) -> Path:
     """What the tests of the laws need, without the native library."""
     leave = shutil.ignore_patterns("__pycache__", "*.so")
-    shutil.copytree(ROOT / "torchrb", place / "torchrb", ignore=leave)
-    shutil.copytree(ROOT / "tests" / "spec", place / "tests" / "spec", ignore=leave)
-    shutil.copy(ROOT / "tests" / "conftest.py", place / "tests")
-    shutil.copy(ROOT / "pyproject.toml", place)
+    shutil.copytree(tree / "torchrb", place / "torchrb", ignore=leave)
+    shutil.copytree(tree / "tests" / "spec", place / "tests" / "spec", ignore=leave)
+    shutil.copy(tree / "tests" / "conftest.py", place / "tests")
+    shutil.copy(tree / "pyproject.toml", place)
     return place
 
 
 def plant(bug: Bug, place: Path) -> str | None:
     """Change the source; returns what is wrong with the change, if anything."""
-    source = place / "torchrb" / bug.file
-    text = source.read_text()
-    if text.count(bug.old) != 1:
-        return f"its text stands {text.count(bug.old)} times in {bug.file}, not once"
-    source.write_text(text.replace(bug.old, bug.new))
+    texts = {file: file.read_text() for file in sorted((place / "torchrb").glob(bug.file))}
+    found = [file for file, text in texts.items() for _ in range(text.count(bug.old))]
+    if len(found) != 1:
+        return f"its text stands {len(found)} times in {bug.file}, not once: {bug.old!r}"
+    found[0].write_text(texts[found[0]].replace(bug.old, bug.new))
     return None
 
 
@@ -59,10 +59,10 @@ def run(place: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def verdict(bug: Bug) -> str | None:
+def verdict(bug: Bug, tree: Path) -> str | None:
     """What went wrong, None when the bug was caught."""
     with tempfile.TemporaryDirectory() as folder:
-        place = copy_to(Path(folder))
+        place = copy_of(tree, Path(folder))
         problem = plant(bug, place)
         if problem:
             return problem
@@ -74,18 +74,16 @@ def verdict(bug: Bug) -> str | None:
     return None
 
 
-def without_bugs(bugs: list[Bug]) -> str | None:
+def without_bugs(bugs: list[Bug], tree: Path) -> str | None:
     """What went wrong when nothing was planted."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = copy_to(Path(folder))
-        where = subprocess.run(
-            [sys.executable, "-c", "import torchrb; print(torchrb.__file__)"],
-            cwd=place, env=os.environ | {"PYTHONPATH": str(place), "TORCHRB_BACKEND": "reference"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if not where.stdout.startswith(str(place)):
-            return f"the copy in {place} is not what is imported: {where.stdout}{where.stderr}"
-        done = run(place, sorted({test_of(bug) for bug in bugs}))
+    where = subprocess.run(
+        [sys.executable, "-c", "import torchrb; print(torchrb.__file__)"],
+        cwd=tree, env=os.environ | {"PYTHONPATH": str(tree), "TORCHRB_BACKEND": "reference"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if not where.stdout.startswith(str(tree)):
+        return f"the copy in {tree} is not what is imported: {where.stdout}{where.stderr}"
+    done = run(tree, sorted({test_of(bug) for bug in bugs}))
     return None if done.returncode == 0 else done.stdout[-4000:] + done.stderr[-2000:]
 
 
@@ -93,9 +91,10 @@ def main(laws: list[int]) -> int:
     """Plant the bugs of some laws (of all, if none is named) and print a line for each."""
     bugs = [bug for bug in BUGS if not laws or bug.law in laws]
     faults = 0
-    with ThreadPoolExecutor(WORKERS) as pool:
-        clean = pool.submit(without_bugs, bugs)
-        for bug, problem in zip(bugs, pool.map(verdict, bugs), strict=True):
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
+        tree = copy_of(ROOT, Path(folder).resolve())
+        clean = pool.submit(without_bugs, bugs, tree)
+        for bug, problem in zip(bugs, pool.map(lambda bug: verdict(bug, tree), bugs), strict=True):
             faults += problem is not None
             print(f"{'caught' if problem is None else 'FAULT '}  law {bug.law:2}: {bug.says}", flush=True)
             if problem:
@@ -103,7 +102,8 @@ def main(laws: list[int]) -> int:
         problem = clean.result()
     if problem:
         print(f"FAULT   without any bug the tests do not pass:\n{problem}")
-    print(f"{len(bugs) - faults} of {len(bugs)} planted bugs caught; without any the tests {'fail' if problem else 'pass'}.")
+    state = "fail" if problem else "pass"
+    print(f"{len(bugs) - faults} of {len(bugs)} planted bugs caught; without any the tests {state}.")
     return 1 if faults or problem else 0
 
 

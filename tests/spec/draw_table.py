@@ -52,7 +52,9 @@ def _rows(n: int) -> TensorDict:
 
 
 def _draws(layout: str) -> Iterator[tuple[str, list[int]]]:
-    rb = ReplayBuffer(storage=LazyTensorStorage(64, layout=layout), sampler=RandomSampler(), generator=torch.Generator())
+    rb = ReplayBuffer(
+        storage=LazyTensorStorage(64, layout=layout), sampler=RandomSampler(), generator=torch.Generator()
+    )
     rows = _rows(100)
     for n in (1, 6, 93):  # a few rows, some more, and a ring that went round
         rb.extend(rows[:n])
@@ -90,7 +92,9 @@ def _large(strategy: str) -> list[int]:
         generator=torch.Generator().manual_seed(3),
     )
     steps = torch.arange(n)
-    rb.extend(TensorDict({"g": steps % 1009, "r": (steps * 7919 % 997).double(), "wide": steps[:, None].expand(n, 64)}, [n]))
+    rb.extend(
+        TensorDict({"g": steps % 1009, "r": (steps * 7919 % 997).double(), "wide": steps[:, None].expand(n, 64)}, [n])
+    )
     return rb.sample(400, return_info=True)[1]["index"].tolist()
 
 

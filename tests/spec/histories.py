@@ -45,7 +45,9 @@ class History:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.rb = buffer_of(self.kind, self.capacity, sampler=RandomSampler())
-        self.other = TensorDictReplayBuffer(storage=self.rb.storage, writer=RoundRobinWriter(), generator=torch.Generator())
+        self.other = TensorDictReplayBuffer(
+            storage=self.rb.storage, writer=RoundRobinWriter(), generator=torch.Generator()
+        )
         self.slots = [None] * self.capacity
         self.next_number, self.clock = 0, 0
         self.lost: set[tuple[int, int]] = set()  # handles of rows overwritten by their own batch

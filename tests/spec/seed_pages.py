@@ -62,10 +62,25 @@ NOW: dict[str, dict[str, str]] = {
 
 # Attributes of what `update_if_present` returns, and the entries of `stats`.
 RESULT = ("updated", "updated_count", "stale_count", "version_rejected", "version_rejected_count")
-STATS = {"size": int, "write_count": int, "prefetch_queue_size": int, "initialized": bool, "capacity": int, "utilization": float}
+STATS = {
+    "size": int,
+    "write_count": int,
+    "prefetch_queue_size": int,
+    "initialized": bool,
+    "capacity": int,
+    "utilization": float,
+}
 
 # Names that the examples of this stage import.
-NAMES = (*NOW, "LazyStackStorage", "LazyTensorStorage", "ListStorage", "RandomSampler", "TensorDictReplayBuffer", "TensorStorage")
+NAMES = (
+    *NOW,
+    "LazyStackStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "RandomSampler",
+    "TensorDictReplayBuffer",
+    "TensorStorage",
+)
 
 LATER: dict[str, dict[str, str]] = {
     "ReplayBuffer": {

@@ -49,7 +49,9 @@ def layout(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_case_1_nan_never_beats_a_number(layout, rewards, k, expected, dtype):
     storage = LazyTensorStorage(4, layout=layout)
-    rb = grouped_buffer(torch.zeros(4).long(), torch.tensor(rewards, dtype=dtype), strategy="reward", k=k, storage=storage)
+    rb = grouped_buffer(
+        torch.zeros(4).long(), torch.tensor(rewards, dtype=dtype), strategy="reward", k=k, storage=storage
+    )
     for _ in range(3):
         assert drawn(rb, k) == expected
 
@@ -378,7 +380,11 @@ def test_case_9_ragged_rewards_count_as_the_mean_of_each_row():
 
 def test_case_9_a_prefix_is_another_key():
     rb = _ragged("random", 2)
-    rb.extend(lazy_stack([TensorDict({"tokens": torch.tensor(t), "r": torch.zeros(1), "id": torch.tensor(9)}) for t in ([5], [])]))
+    rb.extend(
+        lazy_stack(
+            [TensorDict({"tokens": torch.tensor(t), "r": torch.zeros(1), "id": torch.tensor(9)}) for t in ([5], [])]
+        )
+    )
     assert rb.stats()["num_groups"] == 5 and rb.stats()["num_singleton_groups"] == 2
 
 
@@ -409,7 +415,11 @@ def test_case_10_a_draw_after_a_write_looks_at_what_was_written_not_at_what_is_s
         counts = []
         for _ in range(3):
             before = rb.sampler._index.rows_visited
-            rb.extend(TensorDict({"g": ["3"] if text else torch.tensor([3]), "id": torch.tensor([0]), "r": torch.rand(1)}, [1]))
+            rb.extend(
+                TensorDict(
+                    {"g": ["3"] if text else torch.tensor([3]), "id": torch.tensor([0]), "r": torch.rand(1)}, [1]
+                )
+            )
             rb.sample(8)
             counts.append(rb.sampler._index.rows_visited - before)
         visited.append(counts)

@@ -207,7 +207,13 @@ def test_case_15_a_stale_row_supersedes_nobody(kind):
 
 @pytest.mark.parametrize(
     ("versions", "require_newer", "winner"),
-    [([3, 9, 5], False, 1), ([9, 9, 5], False, 1), ([2, 2, 2], True, None), ([2, 2, 2], False, 2), ([1, 0, 1], False, None)],
+    [
+        ([3, 9, 5], False, 1),
+        ([9, 9, 5], False, 1),
+        ([2, 2, 2], True, None),
+        ([2, 2, 2], False, 2),
+        ([1, 0, 1], False, None),
+    ],
 )
 def test_case_15_with_versions_the_highest_wins_and_the_others_are_rejected(kind, versions, require_newer, winner):
     rb = buffer_of(kind, 4, numbers=range(4))

@@ -47,7 +47,9 @@ def draw(rb: TensorDictReplayBuffer, batch_size: int = 4, **sampler: Any) -> Any
     return PromptGroupSampler(**sampler).sample(rb.storage, batch_size, torch.Generator())
 
 
-def update(rb: TensorDictReplayBuffer, index: Any = None, generation: Any = None, patch: Any = None, **more: Any) -> Any:
+def update(
+    rb: TensorDictReplayBuffer, index: Any = None, generation: Any = None, patch: Any = None, **more: Any
+) -> Any:
     index = torch.arange(2) if index is None else index
     generation = torch.zeros(2).long() if generation is None else generation
     patch = {"byte": torch.zeros(2, dtype=torch.uint8)} if patch is None else patch
@@ -269,7 +271,9 @@ def test_a_storage_without_fields_says_which_to_use():
 def test_a_writer_that_does_not_track_says_how_to_make_one_that_does(writer):
     rb = TensorDictReplayBuffer(storage=LazyTensorStorage(8), writer=writer(), generator=torch.Generator())
     rb.extend(numbered(range(5)))
-    check(rb, Bad(lambda rb: update(rb), RuntimeError, ("update_if_present", writer.__name__, "track_generations=True")))
+    check(
+        rb, Bad(lambda rb: update(rb), RuntimeError, ("update_if_present", writer.__name__, "track_generations=True"))
+    )
 
 
 def test_an_update_of_nothing_stored_yet_names_the_field():

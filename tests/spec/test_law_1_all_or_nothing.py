@@ -336,7 +336,9 @@ def test_fields_that_a_list_cannot_set_change_nothing(kind):
 # --- the first batch ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [_without_data, _sparse, _uncopyable, _not_records, _an_object], ids=lambda f: f.__name__[1:])
+@pytest.mark.parametrize(
+    "bad", [_without_data, _sparse, _uncopyable, _not_records, _an_object], ids=lambda f: f.__name__[1:]
+)
 @pytest.mark.parametrize("kind", ["packed", "columns"])
 def test_a_bad_first_batch_leaves_no_structure(kind, bad):
     rb = buffer_of(kind, 8)
@@ -353,7 +355,12 @@ def test_a_bad_first_batch_leaves_no_structure(kind, bad):
 def test_rows_of_unequal_shapes_leave_no_structure(kind):
     rb = buffer_of(kind, 8)
     before = snapshot(rb)
-    for batch in ([{"a": torch.zeros(2)}, {"a": torch.zeros(3)}], [torch.zeros(2), {"a": torch.zeros(2)}], {"a": torch.zeros(())}, {}):
+    for batch in (
+        [{"a": torch.zeros(2)}, {"a": torch.zeros(3)}],
+        [torch.zeros(2), {"a": torch.zeros(2)}],
+        {"a": torch.zeros(())},
+        {},
+    ):
         with pytest.raises((KeyError, ValueError, TypeError)):
             rb.extend(batch)
         assert_unchanged(before, rb)
@@ -373,8 +380,16 @@ def test_a_draw_that_fails_takes_no_random_number(kind):
         (full, None, dict(batch_size=2.0)),
         (full, group_sampler(), dict(batch_size=10)),
         (full, PromptGroupSampler(num_groups=2, group_key="more"), dict(batch_size=4)),
-        (full, PromptGroupSampler(num_groups=2, group_key="g", strategy="reward", reward_key="more"), dict(batch_size=4)),
-        (full, PromptGroupSampler(num_groups=2, group_key="g", strategy="variance", reward_key="text"), dict(batch_size=4)),
+        (
+            full,
+            PromptGroupSampler(num_groups=2, group_key="g", strategy="reward", reward_key="more"),
+            dict(batch_size=4),
+        ),
+        (
+            full,
+            PromptGroupSampler(num_groups=2, group_key="g", strategy="variance", reward_key="text"),
+            dict(batch_size=4),
+        ),
     ]
     for rb, sampler, call in draws:
         previous = rb.set_sampler(sampler) if sampler else None

@@ -61,7 +61,9 @@ class Crowd:
                 assert before == handle[2], f"handle {handle[:2]} named record {before}, now {handle[2]}"
             self.seen[what] += len(numbers)
 
-    def run(self, jobs: list[Callable[[TensorDictReplayBuffer, random.Random], None]], seconds: float = SECONDS) -> None:
+    def run(
+        self, jobs: list[Callable[[TensorDictReplayBuffer, random.Random], None]], seconds: float = SECONDS
+    ) -> None:
         def loop(job: Callable, rb: TensorDictReplayBuffer, seed: int) -> None:
             rng = random.Random(seed)
             try:
@@ -217,4 +219,3 @@ def test_counters_agree_with_the_writers(kind):
     assert rb.storage.cursor == rb.write_count % CAPACITY
     last = {index: generation for index, generation in sorted(crowd.named)}
     assert rb.writer.generations_of(torch.arange(CAPACITY)).tolist() == [last[slot] for slot in range(CAPACITY)]
-

@@ -26,7 +26,9 @@ from tests.spec.histories import OTHER, WHOLE, History
 from torchrb import PromptGroupSampler, RandomSampler, ReplayBuffer, Sampler, TensorDictReplayBuffer, TensorStorage
 
 # Every strategy on packed records; elsewhere one of those that read the rewards tells whether rows are seen.
-COMBINATIONS = [("packed", strategy) for strategy in STRATEGIES] + [(kind, "reward") for kind in TENSORDICT_STORAGES[1:]]
+COMBINATIONS = [("packed", strategy) for strategy in STRATEGIES] + [
+    (kind, "reward") for kind in TENSORDICT_STORAGES[1:]
+]
 
 pytestmark = pytest.mark.filterwarnings("ignore:PromptGroupSampler")  # small groups run short
 
@@ -62,7 +64,9 @@ Change = Callable[[TensorDictReplayBuffer, random.Random], None]
 def _values(rb: TensorDictReplayBuffer, rng: random.Random, num: int) -> dict:
     return {
         "g": torch.tensor([rng.randrange(4) for _ in range(num)]),
-        ("next", "reward"): torch.tensor([float(rng.randrange(-50, 50)) for _ in range(num)], dtype=torch.float64)[:, None],
+        ("next", "reward"): torch.tensor([float(rng.randrange(-50, 50)) for _ in range(num)], dtype=torch.float64)[
+            :, None
+        ],
     }
 
 
@@ -139,7 +143,11 @@ def test_a_draw_sees_groups_and_rewards_changed_in_place(kind, strategy, change)
 def test_a_draw_sees_records_written_by_any_call(kind, strategy, way):
     history = History(kind, capacity=7, seed=11)
     history.step("extend")
-    rb, used, best = history.rb, group_sampler(strategy, samples_per_group=2), group_sampler("reward", samples_per_group=1)
+    rb, used, best = (
+        history.rb,
+        group_sampler(strategy, samples_per_group=2),
+        group_sampler("reward", samples_per_group=1),
+    )
     for _ in range(2):
         draw(rb, used, 4), draw(rb, best, 2)
         history.step(way)
@@ -186,13 +194,13 @@ def test_uniform_draws_are_of_what_is_stored_now(kind):
 @pytest.mark.parametrize("kind", TENSORDICT_STORAGES)
 def test_a_sampler_that_is_moved_to_another_storage_forgets_the_first(kind):
     sampler = group_sampler("reward", samples_per_group=1)
-    first, second = buffer_of(kind, 6, numbers=range(6)), buffer_of(kind, 6, numbers=range(30, 33))
+    first, second = buffer_of(kind, 6, numbers=range(6)), buffer_of(kind, 6, numbers=[40, 43, 31, 30])
     for rb in (first, second, first, second):
-        assert draw(rb, sampler, 3) == draw(rb, group_sampler("reward", samples_per_group=1), 3)
+        assert draw(rb, sampler, 2) == draw(rb, group_sampler("reward", samples_per_group=1), 2)
         check_reward_draw(rb, sampler)
     first.set_sampler(sampler)
     previous = first.set_storage(second.storage)
-    assert sorted(first.sample(3)["n"].tolist()) == [30, 31, 32] and len(first) == 3
+    assert sorted(first.sample(2)["n"].tolist()) == [30, 43] and len(first) == 4
     first.set_storage(previous)
     assert sorted(first.sample(3)["n"].tolist()) == [3, 4, 5]
 
@@ -220,3 +228,15 @@ def test_stats_see_the_storage_as_it_is(kind):
         assert stats["num_groups"] == len(groups)
         assert stats["num_singleton_groups"] == sum(len(members) == 1 for members in groups.values())
         assert (stats["size"], stats["write_count"]) == (history.length, history.writes)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("kind", TENSORDICT_STORAGES)
+def test_what_was_emptied_is_neither_counted_nor_drawn(kind, strategy):
+    rb = buffer_of(kind, 9, numbers=range(9), sampler=group_sampler(strategy, samples_per_group=1))
+    rb.sample(3)
+    rb.empty()
+    rb.extend(numbered([31, 34]))
+    assert (rb.stats()["num_groups"], rb.stats()["num_singleton_groups"]) == (1, 0)
+    batch, info = rb.sample(1, return_info=True)
+    assert info["num_groups"] == 1 and info["group_size"].tolist() == [2] and batch["n"].item() in (31, 34)

@@ -178,7 +178,12 @@ def test_the_groups_chosen_do_not_depend_on_arrival(key, strategy):
         rng.shuffle(order)
         shuffled = [group[i] for i in order]
         rb = grouped_buffer(
-            KEYS[key](shuffled), torch.tensor(order) / 4, strategy=strategy, k=2, capacity=24, number=torch.tensor(order)
+            KEYS[key](shuffled),
+            torch.tensor(order) / 4,
+            strategy=strategy,
+            k=2,
+            capacity=24,
+            number=torch.tensor(order),
         )
         if trial > 2:  # the same rows once more, after others that they overwrite
             once_more = rb[:].exclude("index")

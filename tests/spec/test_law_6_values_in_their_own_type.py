@@ -43,10 +43,14 @@ def exactly(value: float | int) -> Fraction | None:
     return None if isinstance(value, float) and not math.isfinite(value) else Fraction(value)
 
 
-def draw(rewards: torch.Tensor, strategy: str, k: int, layout: str = "packed", write_order: list[int] | None = None) -> list[int]:
+def draw(
+    rewards: torch.Tensor, strategy: str, k: int, layout: str = "packed", write_order: list[int] | None = None
+) -> list[int]:
     """The slots that one group of these rewards gives. ``write_order``: slots, in the order of their last write."""
     n = len(rewards)
-    rb = grouped_buffer(torch.zeros(n).long(), rewards, strategy=strategy, k=k, storage=LazyTensorStorage(n, layout=layout))
+    rb = grouped_buffer(
+        torch.zeros(n).long(), rewards, strategy=strategy, k=k, storage=LazyTensorStorage(n, layout=layout)
+    )
     for slot in write_order or []:
         rb[slot] = rb[slot].exclude("index")
     return rb.sample(k, return_info=True)[1]["index"].tolist()
@@ -197,7 +201,11 @@ def test_versions_are_compared_in_their_own_type(dtype):
     info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     high = torch.tensor(info.max, dtype=dtype)
     low = torch.nextafter(high, torch.zeros_like(high)) if dtype.is_floating_point else high - 1
-    for stored, given, accepted, newer in ((low, high, True, True), (high, high, True, False), (high, low, False, False)):
+    for stored, given, accepted, newer in (
+        (low, high, True, True),
+        (high, high, True, False),
+        (high, low, False, False),
+    ):
         for require_newer, expected in ((False, accepted), (True, newer)):
             rb = grouped_buffer(torch.zeros(1).long(), v=stored[None], k=1)
             index = torch.tensor([0])

@@ -31,7 +31,9 @@ def tensors_in(value: Any) -> Iterable[torch.Tensor]:
     if is_tensor_collection(value):
         yield from (leaf for leaf in value.values(True, True) if isinstance(leaf, torch.Tensor))
     else:
-        yield from (leaf for leaf in pytree.tree_leaves(value, is_leaf=is_tensor_collection) if isinstance(leaf, torch.Tensor))
+        yield from (
+            leaf for leaf in pytree.tree_leaves(value, is_leaf=is_tensor_collection) if isinstance(leaf, torch.Tensor)
+        )
 
 
 def scribble(value: Any) -> None:
@@ -295,7 +297,11 @@ def test_what_a_group_draw_tells_is_the_callers_own(strategy):
 def test_indices_and_generations_told_are_the_callers_own(kind):
     rb = buffer_of(kind, 4, numbers=range(6))
     before = rb.writer.generations_of(torch.arange(4)).tolist()
-    for told in (rb.extend(numbered(range(2))[:0]), rb.writer.generations_of(torch.arange(4)), rb.writer.generations_of(2)):
+    for told in (
+        rb.extend(numbered(range(2))[:0]),
+        rb.writer.generations_of(torch.arange(4)),
+        rb.writer.generations_of(2),
+    ):
         scribble(told)
     assert rb.writer.generations_of(torch.arange(4)).tolist() == before and rb.storage.cursor == 2
     assert rb.stats() is not rb.stats()

@@ -169,4 +169,6 @@ def test_a_writer_that_does_not_track_says_minus_one():
     buffer = ReplayBuffer(storage=LazyTensorStorage(4))
     slots = buffer.extend(torch.arange(4))
     assert buffer.writer.generations_of(slots).tolist() == [-1] * 4 and not buffer.writer.tracks_generations
-    assert buffer.writer.generations_of(2).shape == () and "index_generation" not in buffer.sample(2, return_info=True)[1]
+    assert (
+        buffer.writer.generations_of(2).shape == () and "index_generation" not in buffer.sample(2, return_info=True)[1]
+    )

@@ -85,7 +85,9 @@ def test_the_defaults_that_the_page_states_in_words():
 
 
 def test_parts_are_taken_as_instances_or_as_what_makes_them():
-    made = ReplayBuffer(storage=lambda: LazyTensorStorage(7), sampler=torchrb.RandomSampler, writer=torchrb.RoundRobinWriter)
+    made = ReplayBuffer(
+        storage=lambda: LazyTensorStorage(7), sampler=torchrb.RandomSampler, writer=torchrb.RoundRobinWriter
+    )
     assert made.storage.max_size == 7 and type(made.sampler) is torchrb.RandomSampler
     storage = LazyTensorStorage(3)
     assert ReplayBuffer(storage=storage).storage is storage
@@ -111,7 +113,9 @@ def test_stats_has_the_entries_of_the_page():
 @pytest.mark.parametrize("part", ["sampler", "writer", "storage"])
 def test_setters_return_what_was_there(part):
     rb = ReplayBuffer(storage=LazyTensorStorage(4))
-    new = {"sampler": torchrb.RandomSampler(), "writer": torchrb.RoundRobinWriter(), "storage": LazyTensorStorage(5)}[part]
+    new = {"sampler": torchrb.RandomSampler(), "writer": torchrb.RoundRobinWriter(), "storage": LazyTensorStorage(5)}[
+        part
+    ]
     before = getattr(rb, part)
     assert getattr(rb, f"set_{part}")(new) is before and getattr(rb, part) is new
     rb.extend(torch.arange(3))

@@ -40,7 +40,8 @@ class Sampler(ABC):
 def take_seed(generator: torch.Generator | None, device: torch.device) -> Tensor:
     """One seed number from the generator, int64 ``[1]`` on ``device``: all that a draw takes from it."""
     source = device if generator is None else generator.device
-    return torch.empty(1, dtype=torch.int64, device=source).random_(generator=generator).to(device)
+    seed = torch.empty(1, dtype=torch.int64, device=source).random_(generator=generator)
+    return seed if source == device else seed.to(device)
 
 
 def require_records(storage: Storage) -> None:

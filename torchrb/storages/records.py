@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchrb.generations import new_headers
 from torchrb.ops.schemas import HEADER_BYTES
+from torchrb.storages.memory import zeros
 
 _WIDE_BYTES = 64  # a leaf this long is worth a vector alignment
 _WIDE_ALIGNMENT = 16
@@ -58,7 +59,7 @@ def packed(leaves: list[LeafSpec], capacity: int, device: torch.device) -> Recor
         place[i] = -(-end // alignment[i]) * alignment[i]
         end = place[i] + leaves[i].nbytes
     record_bytes = -(-end // _WIDE_ALIGNMENT) * _WIDE_ALIGNMENT
-    base = torch.zeros(capacity, record_bytes, dtype=torch.uint8, device=device)
+    base = zeros(capacity, record_bytes, dtype=torch.uint8, device=device)
     layout = [number for i, leaf in enumerate(leaves) for number in (0, place[i], leaf.nbytes)]
     return RecordTable([base], layout, _templates(leaves, device))
 

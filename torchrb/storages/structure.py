@@ -56,16 +56,10 @@ def shown(path: tuple) -> Any:
 
 def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call: str) -> Tensor:
     """``value`` as ``[num, *leaf.shape]`` of the leaf's dtype: detached, contiguous, on ``device``."""
-    field = "data" if leaf.key == () else f"field {shown(leaf.key)!r}"
-    value = _as_tensor(value, f"{call}: {field}")
-    if value.dtype != leaf.dtype:
-        raise ValueError(
-            f"{call}: {field} is stored as {leaf.dtype}, got {value.dtype}. Convert it first: value.to({leaf.dtype})."
-        )
-    if value.shape != (num, *leaf.shape):
-        raise ValueError(f"{call}: {field} must have shape {[num, *leaf.shape]}, got {[*value.shape]}.")
-    if value.is_meta or value.layout is not torch.strided:
-        raise ValueError(f"{call}: {field} must be a dense tensor with data, got {value.layout} on {value.device}.")
+    if not isinstance(value, Tensor):
+        value = _as_tensor(value, f"{call}: {_field(leaf)}")
+    if value.dtype != leaf.dtype or value.shape != (num, *leaf.shape) or value.is_meta or value.layout != torch.strided:
+        _explain_value(leaf, value, num, call)
     if value.requires_grad:
         value = value.detach()
     if value.device != device:
@@ -73,6 +67,22 @@ def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call
     if value.is_conj() or value.is_neg():
         value = value.resolve_conj().resolve_neg()
     return value.contiguous()
+
+
+def _field(leaf: LeafSpec) -> str:
+    return "data" if leaf.key == () else f"field {shown(leaf.key)!r}"
+
+
+def _explain_value(leaf: LeafSpec, value: Tensor, num: int, call: str) -> None:
+    """Raise what is wrong with a value that does not fit its leaf."""
+    field = _field(leaf)
+    if value.dtype != leaf.dtype:
+        raise ValueError(
+            f"{call}: {field} is stored as {leaf.dtype}, got {value.dtype}. Convert it first: value.to({leaf.dtype})."
+        )
+    if value.shape != (num, *leaf.shape):
+        raise ValueError(f"{call}: {field} must have shape {[num, *leaf.shape]}, got {[*value.shape]}.")
+    raise ValueError(f"{call}: {field} must be a dense tensor with data, got {value.layout} on {value.device}.")
 
 
 def as_batch(data: Any, call: str) -> Any:

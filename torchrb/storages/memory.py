@@ -1,0 +1,30 @@
+"""Where tables get their memory: zeroed, and in large pages where the system gives them.
+
+Rows are drawn from all over a table, so with pages of 4 KiB nearly every row costs a walk through the page table on top
+of its cache miss. Linux gives pages of 2 MiB to memory that asks for them.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+from torch import Tensor
+
+_PAGE = 2 << 20
+_WORTH_IT = 4 * _PAGE
+
+
+def zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, like `torch.zeros`; on a CPU a large tensor lies in large pages, untouched until it is written."""
+    nbytes = torch.Size(shape).numel() * dtype.itemsize
+    if device.type != "cpu" or nbytes < _WORTH_IT or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    region = mmap.mmap(-1, nbytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        region.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        pass  # a kernel built without them; the memory is good all the same
+    whole = torch.frombuffer(region, dtype=torch.uint8)
+    start = -whole.data_ptr() % _PAGE
+    return whole[start : start + nbytes].view(dtype).view(shape)
