@@ -1,7 +1,8 @@
-"""The bugs that are planted: for each law some, each a small change of the source that breaks it, and the test that must
-then fail.
+"""The bugs that are planted: for each law some, each a small change of the source that breaks it, and the test that
+must then fail.
 
-A change names text that stands exactly once in the files it may be in. Where the source has moved on, planting fails and says so.
+A change names text that stands exactly once in the files it may be in. Where the source has moved on, planting fails
+and says so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """In the package's ``file`` (a pattern), ``old`` becomes ``new``; ``caught_by`` is a test in the file of the law."""
+    """In the package's ``file`` (a pattern) ``old`` becomes ``new``; ``caught_by`` is a test in the law's file."""
 
     law: int
     says: str

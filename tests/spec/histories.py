@@ -1,7 +1,7 @@
 """Random histories of a buffer, beside a model that says what must be in it.
 
-`History.step` makes one call on the buffer and does the same to the model: a list of what each slot holds, and a book of
-every handle ever given out with the record it named. The laws are then statements about the two.
+`History.step` makes one call on the buffer and does the same to the model: a list of what each slot holds, and a book
+of every handle ever given out with the record it named. The laws are then statements about the two.
 """
 
 from __future__ import annotations

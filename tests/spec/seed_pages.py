@@ -1,7 +1,7 @@
 """The public API as the four reference pages have it: names, parameters in order, kinds and defaults. Facts, as data.
 
-A signature is written as the parameters of a lambda. What later stages bring stands under ``LATER``: a test asserts that
-it is not there yet, so that an entry has to be moved when its time comes.
+A signature is written as the parameters of a lambda. What later stages bring stands under ``LATER``: a test asserts
+that it is not there yet, so that an entry has to be moved when its time comes.
 """
 
 from __future__ import annotations
@@ -105,8 +105,20 @@ LATER: dict[str, dict[str, str]] = {
     },
 }
 LATER_PARAMETERS = (
-    "sample_unit", "pin_memory", "prefetch", "transform", "transform_factory", "dim_extend", "consume_after_n_samples", "shared",
-    "compilable", "delayed_init", "service_backend", "service_backend_options", "transport", "transport_options",
+    "sample_unit",
+    "pin_memory",
+    "prefetch",
+    "transform",
+    "transform_factory",
+    "dim_extend",
+    "consume_after_n_samples",
+    "shared",
+    "compilable",
+    "delayed_init",
+    "service_backend",
+    "service_backend_options",
+    "transport",
+    "transport_options",
     "use_ray_service",
-)  # fmt: skip
+)
 LATER_NAMES = ("LazyMemmapStorage", "PrioritizedSampler", "traj")

@@ -57,63 +57,100 @@ def update(
 
 
 WRITES = {
-    "shape": Bad(lambda rb: rb.extend(rows(wide=torch.zeros(2, 3))), ValueError, ("extend", "'wide'", "[2, 20]", "[2, 3]")),
-    "shape of one": Bad(lambda rb: rb.add(rows(wide=torch.zeros(2, 3))[0]), ValueError, ("add", "'wide'", "[1, 20]", "[1, 3]")),
+    "shape": Bad(
+        lambda rb: rb.extend(rows(wide=torch.zeros(2, 3))), ValueError, ("extend", "'wide'", "[2, 20]", "[2, 3]")
+    ),
+    "shape of one": Bad(
+        lambda rb: rb.add(rows(wide=torch.zeros(2, 3))[0]), ValueError, ("add", "'wide'", "[1, 20]", "[1, 3]")
+    ),
     "dtype": Bad(
         lambda rb: rb.extend(rows(byte=torch.zeros(2).long())),
-        ValueError, ("extend", "'byte'", "torch.uint8", "torch.int64", ".to("),
+        ValueError,
+        ("extend", "'byte'", "torch.uint8", "torch.int64", ".to("),
     ),
     "nested dtype": Bad(
         lambda rb: rb.extend(rows().set(("next", "reward"), torch.zeros(2, 1))),
-        ValueError, ("extend", "'next'", "'reward'", "torch.float64", "torch.float32"),
+        ValueError,
+        ("extend", "'next'", "'reward'", "torch.float64", "torch.float32"),
     ),
     "device": Bad(
-        lambda rb: rb.extend(rows(n=torch.zeros(2, dtype=torch.int64, device="meta"))), ValueError, ("extend", "'n'", "meta")
+        lambda rb: rb.extend(rows(n=torch.zeros(2, dtype=torch.int64, device="meta"))),
+        ValueError,
+        ("extend", "'n'", "meta"),
     ),
     "missing key": Bad(lambda rb: rb.extend(rows().exclude("flag")), KeyError, ("extend", "missing", "flag", "wide")),
     "extra key": Bad(lambda rb: rb.extend(rows(more=torch.zeros(2))), KeyError, ("extend", "more", "wide")),
-    "text for a tensor": Bad(lambda rb: rb.extend(rows().exclude("g").set("g", ["a", "b"])), ValueError, ("extend", "g", "tensor")),
+    "text for a tensor": Bad(
+        lambda rb: rb.extend(rows().exclude("g").set("g", ["a", "b"])), ValueError, ("extend", "g", "tensor")
+    ),
     "no batch": Bad(lambda rb: rb.extend(rows()[0]), ValueError, ("extend", "batch", "add()")),
     "no tensordict": Bad(lambda rb: rb.extend(torch.zeros(2)), TypeError, ("extend", "tensordict", "Tensor")),
     "no data": Bad(lambda rb: rb.extend("text"), TypeError, ("extend", "text")),
     "unequal items": Bad(
-        lambda rb: rb.extend([rows()[0], rows().exclude("flag")[0]]), (ValueError, KeyError), ("extend", "item 1", "flag")
+        lambda rb: rb.extend([rows()[0], rows().exclude("flag")[0]]),
+        (ValueError, KeyError),
+        ("extend", "item 1", "flag"),
     ),
     "unequal dtypes of items": Bad(
         lambda rb: rb.extend([rows()[0], rows(byte=torch.zeros(2).long())[0]]),
-        ValueError, ("extend", "item 1", "byte", "torch.uint8", "torch.int64"),
+        ValueError,
+        ("extend", "item 1", "byte", "torch.uint8", "torch.int64"),
     ),
     "too few rows at an index": Bad(lambda rb: rb.__setitem__(torch.arange(3), rows(2)), ValueError, ("3", "2")),
-    "too few rows for write_at": Bad(lambda rb: rb.writer.write_at(torch.arange(3), rows(2)), ValueError, ("write", "3", "2")),
-    "write_at past the end": Bad(lambda rb: rb.writer.write_at(torch.tensor([0, 5]), rows(2)), IndexError, ("write_at", "5")),
+    "too few rows for write_at": Bad(
+        lambda rb: rb.writer.write_at(torch.arange(3), rows(2)), ValueError, ("write", "3", "2")
+    ),
+    "write_at past the end": Bad(
+        lambda rb: rb.writer.write_at(torch.tensor([0, 5]), rows(2)), IndexError, ("write_at", "5")
+    ),
     "set past the end": Bad(lambda rb: rb.__setitem__(7, rows(1)[0]), IndexError, ("7", "5 records")),
     "a mask of another length": Bad(
         lambda rb: rb.__setitem__(torch.tensor([True, False]), rows(1)), IndexError, ("mask", "[5]", "[2]")
     ),
     "no index": Bad(lambda rb: rb["text"], TypeError, ("index", "'text'")),
     "set_ of an unknown field": Bad(lambda rb: rb.set_("more", torch.zeros(5)), KeyError, ("'more'", "stored", "wide")),
-    "set_ of a dotted field": Bad(lambda rb: rb.set_("next.reward", torch.zeros(5)), KeyError, ("'next.reward'", "('next', 'reward')")),
+    "set_ of a dotted field": Bad(
+        lambda rb: rb.set_("next.reward", torch.zeros(5)), KeyError, ("'next.reward'", "('next', 'reward')")
+    ),
     "set_ of some rows": Bad(lambda rb: rb.set_("n", torch.arange(3)), ValueError, ("'n'", "[5]", "[3]")),
-    "set_ of another dtype": Bad(lambda rb: rb.set_("n", torch.zeros(5)), ValueError, ("'n'", "torch.int64", "torch.float32")),
-    "set_at_ out of range": Bad(lambda rb: rb.set_at_("n", torch.arange(1), torch.tensor([9])), IndexError, ("set_at_", "9")),
+    "set_ of another dtype": Bad(
+        lambda rb: rb.set_("n", torch.zeros(5)), ValueError, ("'n'", "torch.int64", "torch.float32")
+    ),
+    "set_at_ out of range": Bad(
+        lambda rb: rb.set_at_("n", torch.arange(1), torch.tensor([9])), IndexError, ("set_at_", "9")
+    ),
     "update_ with no mapping": Bad(lambda rb: rb.update_(7), TypeError, ("update_", "mapping", "int")),
     "update_ with texts for some": Bad(lambda rb: rb.update_({"text": ["a"]}), ValueError, ("'text'", "5")),
-}  # fmt: skip
+}
 
 CONDITIONAL_UPDATES = {
     "a mask": Bad(lambda rb: update(rb, index=torch.tensor([True, False])), TypeError, ("index", "mask", "nonzero()")),
     "floats": Bad(lambda rb: update(rb, index=torch.zeros(2)), TypeError, ("index", "torch.float32")),
-    "a mask of generations": Bad(lambda rb: update(rb, generation=torch.tensor([True, False])), TypeError, ("generation",)),
-    "unequal shapes": Bad(lambda rb: update(rb, generation=torch.zeros(3).long()), ValueError, ("generation", "[2]", "[3]")),
-    "an unknown field": Bad(lambda rb: update(rb, patch={"more": torch.zeros(2)}), KeyError, ("'more'", "stored", "wide")),
-    "a shape": Bad(lambda rb: update(rb, patch={"wide": torch.zeros(2, 3)}), ValueError, ("'wide'", "[2, 20]", "[2, 3]")),
-    "rows": Bad(lambda rb: update(rb, patch={"wide": torch.zeros(3, 20)}), ValueError, ("'wide'", "[2, 20]", "[3, 20]")),
-    "a dtype": Bad(lambda rb: update(rb, patch={"n": torch.zeros(2)}), ValueError, ("'n'", "torch.int64", "torch.float32")),
+    "a mask of generations": Bad(
+        lambda rb: update(rb, generation=torch.tensor([True, False])), TypeError, ("generation",)
+    ),
+    "unequal shapes": Bad(
+        lambda rb: update(rb, generation=torch.zeros(3).long()), ValueError, ("generation", "[2]", "[3]")
+    ),
+    "an unknown field": Bad(
+        lambda rb: update(rb, patch={"more": torch.zeros(2)}), KeyError, ("'more'", "stored", "wide")
+    ),
+    "a shape": Bad(
+        lambda rb: update(rb, patch={"wide": torch.zeros(2, 3)}), ValueError, ("'wide'", "[2, 20]", "[2, 3]")
+    ),
+    "rows": Bad(
+        lambda rb: update(rb, patch={"wide": torch.zeros(3, 20)}), ValueError, ("'wide'", "[2, 20]", "[3, 20]")
+    ),
+    "a dtype": Bad(
+        lambda rb: update(rb, patch={"n": torch.zeros(2)}), ValueError, ("'n'", "torch.int64", "torch.float32")
+    ),
     "no mapping": Bad(lambda rb: update(rb, patch=torch.zeros(2)), TypeError, ("mapping", "Tensor")),
     "a version without a key": Bad(lambda rb: update(rb, version=1), ValueError, ("version_key", "version")),
     "a key without a version": Bad(lambda rb: update(rb, version_key="n"), ValueError, ("version_key", "version")),
     "a dotted key": Bad(
-        lambda rb: update(rb, version_key="next.reward", version=1), ValueError, ("'next.reward'", "dotted", "('next', 'reward')")
+        lambda rb: update(rb, version_key="next.reward", version=1),
+        ValueError,
+        ("'next.reward'", "dotted", "('next', 'reward')"),
     ),
     "a key in the patch": Bad(lambda rb: update(rb, version_key="byte", version=1), ValueError, ("'byte'", "patch")),
     "an unknown key": Bad(lambda rb: update(rb, version_key="more", version=1), KeyError, ("'more'", "stored")),
@@ -122,9 +159,11 @@ CONDITIONAL_UPDATES = {
     "versions for others": Bad(
         lambda rb: update(rb, version_key="n", version=torch.tensor([1, 2, 3])), ValueError, ("version", "2", "[3]")
     ),
-    "a version that does not fit": Bad(lambda rb: update(rb, version_key="n", version=0.5), ValueError, ("'n'", "torch.int64")),
+    "a version that does not fit": Bad(
+        lambda rb: update(rb, version_key="n", version=0.5), ValueError, ("'n'", "torch.int64")
+    ),
     "a version too large": Bad(lambda rb: update(rb, version_key="n", version=2**64), ValueError, ("version",)),
-}  # fmt: skip
+}
 
 DRAWS = {
     "no batch size": Bad(lambda rb: rb.sample(), RuntimeError, ("sample", "batch_size", "constructor")),
@@ -132,15 +171,18 @@ DRAWS = {
     "a fraction": Bad(lambda rb: rb.sample(2.0), ValueError, ("batch_size", "2.0")),
     "not divisible by the groups": Bad(
         lambda rb: draw(rb, 10, num_groups=4),
-        ValueError, ("PromptGroupSampler", "batch_size", "multiple of num_groups", "batch_size=10", "num_groups=4"),
+        ValueError,
+        ("PromptGroupSampler", "batch_size", "multiple of num_groups", "batch_size=10", "num_groups=4"),
     ),
     "not divisible by the rows": Bad(
         lambda rb: draw(rb, 10, num_groups=None, samples_per_group=4),
-        ValueError, ("multiple of samples_per_group", "batch_size=10", "samples_per_group=4"),
+        ValueError,
+        ("multiple of samples_per_group", "batch_size=10", "samples_per_group=4"),
     ),
     "both counts": Bad(
         lambda rb: draw(rb, samples_per_group=2),
-        TypeError, ("exactly one", "num_groups=2", "samples_per_group=2"),
+        TypeError,
+        ("exactly one", "num_groups=2", "samples_per_group=2"),
     ),
     "neither count": Bad(lambda rb: draw(rb, num_groups=None), TypeError, ("exactly one", "num_groups=None")),
     "no groups": Bad(lambda rb: draw(rb, num_groups=0), ValueError, ("num_groups", "positive", "0")),
@@ -149,13 +191,15 @@ DRAWS = {
     "a reward key": Bad(
         lambda rb: draw(rb, strategy="reward", reward_key="more"), KeyError, ("reward_key", "'more'", "stored", "wide")
     ),
-    "a reward of text": Bad(lambda rb: draw(rb, strategy="reward", reward_key="text"), TypeError, ("reward_key", "'text'")),
+    "a reward of text": Bad(
+        lambda rb: draw(rb, strategy="reward", reward_key="text"), TypeError, ("reward_key", "'text'")
+    ),
     "a default reward key that is not there": Bad(
         lambda rb: draw(rb, strategy="variance", reward_key=("next", "r")), KeyError, ("reward_key", "('next', 'r')")
     ),
     "reading past the end": Bad(lambda rb: rb[5], IndexError, ("5 records", "index 5")),
     "iterating without a batch size": Bad(lambda rb: next(iter(rb)), RuntimeError, ("batch size", "constructor")),
-}  # fmt: skip
+}
 
 PARTS = {
     "no storage": Bad(lambda rb: rb.set_storage(7), TypeError, ("storage", "Storage", "int")),
@@ -163,40 +207,56 @@ PARTS = {
     "no sampler": Bad(lambda rb: rb.set_sampler(lambda: 7), TypeError, ("sampler", "Sampler", "int")),
     "a capacity of 0": Bad(lambda rb: LazyTensorStorage(0), ValueError, ("LazyTensorStorage", "max_size", "0")),
     "a capacity of text": Bad(lambda rb: ListStorage("9"), ValueError, ("ListStorage", "max_size", "'9'")),
-    "two dimensions": Bad(lambda rb: LazyTensorStorage(9, ndim=2), (ValueError, NotImplementedError), ("ndim=2", "ndim=1")),
+    "two dimensions": Bad(
+        lambda rb: LazyTensorStorage(9, ndim=2), (ValueError, NotImplementedError), ("ndim=2", "ndim=1")
+    ),
     "a layout": Bad(lambda rb: LazyTensorStorage(9, layout="rows"), ValueError, ("layout", "'packed'", "'rows'")),
     "a stack dimension": Bad(lambda rb: LazyStackStorage(9, stack_dim=1), ValueError, ("stack_dim", "1")),
     "rows of another number": Bad(lambda rb: TensorStorage(rows(3), max_size=4), ValueError, ("max_size", "3", "4")),
     "tensors of unequal length": Bad(
-        lambda rb: TensorStorage({"a": torch.zeros(2), "b": torch.zeros(3)}), ValueError, ("TensorStorage", "'b'", "[2]", "[3]")
+        lambda rb: TensorStorage({"a": torch.zeros(2), "b": torch.zeros(3)}),
+        ValueError,
+        ("TensorStorage", "'b'", "[2]", "[3]"),
     ),
-    "a mask of slots": Bad(lambda rb: rb.writer.generations_of(torch.tensor([True])), TypeError, ("generations_of", "bool")),
+    "a mask of slots": Bad(
+        lambda rb: rb.writer.generations_of(torch.tensor([True])), TypeError, ("generations_of", "bool")
+    ),
     "a writer without a storage": Bad(
-        lambda rb: TensorDictRoundRobinWriter().extend(rows()), RuntimeError, ("TensorDictRoundRobinWriter", "ReplayBuffer")
+        lambda rb: TensorDictRoundRobinWriter().extend(rows()),
+        RuntimeError,
+        ("TensorDictRoundRobinWriter", "ReplayBuffer"),
     ),
-}  # fmt: skip
+}
 
 CHOICES = {
-    "flat rewards": Bad(lambda rb: group_advantages(torch.zeros(6)), ValueError, ("group_advantages", "[groups, n]", "[6]")),
+    "flat rewards": Bad(
+        lambda rb: group_advantages(torch.zeros(6)), ValueError, ("group_advantages", "[groups, n]", "[6]")
+    ),
     "a kind": Bad(lambda rb: group_advantages(torch.zeros(2, 3), kind="best"), ValueError, ("kind", "'std'", "'best'")),
     "group size 0": Bad(
         lambda rb: MCAdvantageSelector().select(TensorDict({"return": torch.zeros(3)}, [3]), group_size=0),
-        ValueError, ("group_size", "at least 1", "0"),
+        ValueError,
+        ("group_size", "at least 1", "0"),
     ),
     "too few candidates": Bad(
         lambda rb: MCAdvantageSelector().select(TensorDict({"return": torch.zeros(3)}, [3]), group_size=4),
-        ValueError, ("group_size=4", "3"),
+        ValueError,
+        ("group_size=4", "3"),
     ),
     "no returns": Bad(
         lambda rb: MCAdvantageSelector().select(TensorDict({"score": torch.zeros(3)}, [3]), group_size=1),
-        KeyError, ("'return'", "score"),
+        KeyError,
+        ("'return'", "score"),
     ),
     "bounds the wrong way round": Bad(
         lambda rb: MCAdvantageSelector().select_batch(torch.zeros(1, 3), group_size=1, keep_return_bounds=(0.9, 0.1)),
-        ValueError, ("keep_return_bounds", "low < high", "(0.9, 0.1)"),
+        ValueError,
+        ("keep_return_bounds", "low < high", "(0.9, 0.1)"),
     ),
-    "a selector's strategy": Bad(lambda rb: MCAdvantageSelector("best"), ValueError, ("strategy", "'balanced'", "'best'")),
-}  # fmt: skip
+    "a selector's strategy": Bad(
+        lambda rb: MCAdvantageSelector("best"), ValueError, ("strategy", "'balanced'", "'best'")
+    ),
+}
 
 
 def check(rb: TensorDictReplayBuffer, bad: Bad) -> str:

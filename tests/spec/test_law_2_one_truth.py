@@ -1,7 +1,7 @@
 """Law 2: index, generation and content that are returned together belong together, and a row never mixes two writes.
 
-Writers, updaters and readers share a small ring for a while. Every record tells one number in many fields, and carries a
-note that updaters patch in two fields at once: the record's number and the patch's, the second time negated.
+Writers, updaters and readers share a small ring for a while. Every record tells one number in many fields, and carries
+a note that updaters patch in two fields at once: the record's number and the patch's, the second time negated.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def test_a_sampled_batch_is_patched_by_its_handles():
         index=batch["index"], generation=batch["index_generation"], patch={"logits": torch.ones(4, 3)}
     )
     distinct = len(set(batch["index"].tolist()))
-    # Each record is written once. A draw with repeats addresses some twice, and those rows are neither written nor stale.
+    # Each record is written once; rows of a draw with repeats that address one again are neither written nor stale.
     assert (result.updated_count, result.stale_count, result.superseded_count) == (distinct, 0, 4 - distinct)
     assert buffer[:]["logits"].sum() == 3 * distinct
 

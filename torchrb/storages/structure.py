@@ -42,6 +42,12 @@ class Structure(Protocol):
         """The inverse: records of the given index shape."""
 
 
+def numbers_of(structure: Structure) -> dict[tuple, int]:
+    """The number of each tensor field, and ``~number`` of each non-tensor one."""
+    leaves = {leaf.key: i for i, leaf in enumerate(structure.leaves)}
+    return leaves | {key: ~i for i, key in enumerate(structure.object_keys)}
+
+
 def as_path(key: Any) -> tuple:
     """A key as the tuple of its parts."""
     if not isinstance(key, tuple):

@@ -14,7 +14,17 @@ from torchrb.storages.base import Column, Storage
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.records import RecordTable, columns, packed
-from torchrb.storages.structure import Rows, Structure, as_batch, as_one, as_path, check_value, shown, structure_of
+from torchrb.storages.structure import (
+    Rows,
+    Structure,
+    as_batch,
+    as_one,
+    as_path,
+    check_value,
+    numbers_of,
+    shown,
+    structure_of,
+)
 
 
 class LazyTensorStorage(Storage):
@@ -59,6 +69,7 @@ class LazyTensorStorage(Storage):
         self.structure: Structure | None = None
         self._records = RecordTable([], [], [])
         self._objects: list[list[Any]] = []
+        self._numbers: dict[tuple, int] = {}
 
     @property
     def tables(self) -> list[Tensor]:
@@ -122,7 +133,7 @@ class LazyTensorStorage(Storage):
             return rows
         self._records = self._allocate(structure)
         self._objects = [[None] * self.max_size for _ in structure.object_keys]
-        self.structure = structure
+        self.structure, self._numbers = structure, numbers_of(structure)
         return rows
 
     def _allocate(self, structure: Structure) -> RecordTable:
@@ -146,16 +157,11 @@ class LazyTensorStorage(Storage):
 
     def find(self, key: Any, call: str) -> int:
         """The number of a tensor field, or ``~number`` of a non-tensor one. KeyError when there is none."""
-        path = as_path(key)
-        known: list[tuple] = []
-        if self.structure is not None:
-            for i, leaf in enumerate(self.structure.leaves):
-                if leaf.key == path:
-                    return i
-            if path in self.structure.object_keys:
-                return ~self.structure.object_keys.index(path)
-            known = [*(leaf.key for leaf in self.structure.leaves), *self.structure.object_keys]
-        raise KeyError(f"{call}: no field {key!r} is stored; stored are {[shown(path) for path in known]}.")
+        number = self._numbers.get(as_path(key))
+        if number is None:
+            stored = [shown(path) for path in self._numbers]
+            raise KeyError(f"{call}: no field {key!r} is stored; stored are {stored}.")
+        return number
 
     def plan_fields(
         self, fields: Mapping[Any, Any], num: int, call: str
@@ -280,7 +286,7 @@ class TensorStorage(LazyTensorStorage):
         if max_size not in (None, rows.num):
             raise ValueError(f"TensorStorage: max_size must be the {rows.num} rows of the data, got {max_size}.")
         super().__init__(rows.num, device=device, ndim=ndim, compilable=compilable, layout="columns")
-        self.structure = structure
+        self.structure, self._numbers = structure, numbers_of(structure)
         self._records = columns(structure.leaves, rows.values) if rows.values else self._allocate(structure)
         self._objects = rows.objects
         slots = torch.arange(rows.num, device=self.device)
