@@ -1,5 +1,5 @@
-// From an op's tensors to what kernels work on: the headers and the leaf table of `core/rows.h`. What could make a kernel
-// touch memory that is not its own is checked here, from metadata alone, so it serves every device.
+// From an op's tensors to what kernels work on: the headers and the leaf table of `core/rows.h`. What could make a
+// kernel touch memory that is not its own is checked here, from metadata alone, so it serves every device.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -54,18 +54,30 @@ inline Tensor empty_int64(std::initializer_list<int64_t> sizes, const Tensor& li
 
 inline Dtype dtype_of(const Tensor& tensor, const char* op, const char* name) {
   switch (tensor.scalar_type()) {
-    case ScalarType::Bool: return Dtype::kBool;
-    case ScalarType::Byte: return Dtype::kUInt8;
-    case ScalarType::Char: return Dtype::kInt8;
-    case ScalarType::UInt16: return Dtype::kUInt16;
-    case ScalarType::Short: return Dtype::kInt16;
-    case ScalarType::UInt32: return Dtype::kUInt32;
-    case ScalarType::Int: return Dtype::kInt32;
-    case ScalarType::Long: return Dtype::kInt64;
-    case ScalarType::Half: return Dtype::kFloat16;
-    case ScalarType::BFloat16: return Dtype::kBFloat16;
-    case ScalarType::Float: return Dtype::kFloat32;
-    case ScalarType::Double: return Dtype::kFloat64;
+    case ScalarType::Bool:
+      return Dtype::kBool;
+    case ScalarType::Byte:
+      return Dtype::kUInt8;
+    case ScalarType::Char:
+      return Dtype::kInt8;
+    case ScalarType::UInt16:
+      return Dtype::kUInt16;
+    case ScalarType::Short:
+      return Dtype::kInt16;
+    case ScalarType::UInt32:
+      return Dtype::kUInt32;
+    case ScalarType::Int:
+      return Dtype::kInt32;
+    case ScalarType::Long:
+      return Dtype::kInt64;
+    case ScalarType::Half:
+      return Dtype::kFloat16;
+    case ScalarType::BFloat16:
+      return Dtype::kBFloat16;
+    case ScalarType::Float:
+      return Dtype::kFloat32;
+    case ScalarType::Double:
+      return Dtype::kFloat64;
     default:
       fail(op, name, " must be of a bool, integer or floating-point dtype that orders, got ",
            torch::headeronly::toString(tensor.scalar_type()), ".");
@@ -85,7 +97,7 @@ struct Rows {
   std::vector<Span> spans;
   int64_t bytes = 0;  // of all leaves of one row
 
-  void prefetch_row(int64_t slot) const {
+  TORCHRB_ALWAYS_INLINE void prefetch_row(int64_t slot) const {
     if (!headers.holds(slot)) return;
     for (const Span& span : spans) prefetch(span.table + slot * span.stride, span.bytes);
   }
@@ -111,7 +123,8 @@ inline Headers headers_of(const std::vector<Tensor>& tables, const char* op) {
         " bytes, got rows of ", table.size(1), ".");
   auto* data = static_cast<unsigned char*>(table.data_ptr());
   const bool aligned = reinterpret_cast<uintptr_t>(data) % 8 == 0 && (table.size(0) <= 1 || table.stride(0) % 8 == 0);
-  check(aligned, op, "headers must be aligned to 8 bytes; make the rows of the first table a multiple of 8 bytes long.");
+  check(aligned, op,
+        "headers must be aligned to 8 bytes; make the rows of the first table a multiple of 8 bytes long.");
   return {data, table.stride(0), table.size(0)};
 }
 
@@ -148,8 +161,8 @@ inline std::vector<Span> spans_of(const std::vector<Tensor>& tables, const std::
       whole.end = std::max(whole.end, pieces[i].end);
     }
     const Tensor& table = tables[whole.table];
-    spans.push_back({static_cast<unsigned char*>(table.data_ptr()) + whole.begin, table.stride(0),
-                     whole.end - whole.begin});
+    spans.push_back(
+        {static_cast<unsigned char*>(table.data_ptr()) + whole.begin, table.stride(0), whole.end - whole.begin});
   }
   return spans;
 }

@@ -2,8 +2,8 @@
 //
 // Groups are ordered by a 64-bit hash of their key, then by the key. Buckets by the upper bits of the hash each chain
 // their groups in that order; a tree of counts above them finds the group of a rank. A group's rows are a doubly linked
-// list. Moving a row costs one bucket and its (few) groups; finding a rank costs the depth of the tree. All of it lives in
-// one int32 array beside the rows' keys, so it is a tensor to whoever owns it.
+// list. Moving a row costs one bucket and its (few) groups; finding a rank costs the depth of the tree. All of it lives
+// in one int32 array beside the rows' keys, so it is a tensor to whoever owns it.
 #pragma once
 
 #include <algorithm>
@@ -62,14 +62,16 @@ class GroupIndex {
     return mixed;
   }
 
-  void prefetch_group(int32_t group) const { __builtin_prefetch(&groups_[group]); }
+  TORCHRB_ALWAYS_INLINE void prefetch_group(int32_t group) const { __builtin_prefetch(&groups_[group]); }
 
   // Hints at what `put` and `take` of this row will look at.
-  void prefetch_row(int64_t row) const {
+  TORCHRB_ALWAYS_INLINE void prefetch_row(int64_t row) const {
     __builtin_prefetch(&rows_[row]);
     __builtin_prefetch(key(row));
   }
-  void prefetch_bucket(const int64_t* key) const { __builtin_prefetch(&buckets_[bucket_of(hash(key, num_words_))]); }
+  TORCHRB_ALWAYS_INLINE void prefetch_bucket(const int64_t* key) const {
+    __builtin_prefetch(&buckets_[bucket_of(hash(key, num_words_))]);
+  }
 
   // Puts a row under a key, wherever it was before.
   void put(int64_t row, const int64_t* new_key) {

@@ -6,3 +6,5 @@
 #else
 #define TORCHRB_HOST_DEVICE
 #endif
+
+#define TORCHRB_ALWAYS_INLINE [[gnu::always_inline]] inline

@@ -43,8 +43,8 @@ struct Headers {
 #define TORCHRB_ATOMIC_ROWS 0
 #endif
 
-// Moves the bytes of one leaf of one row. Leaves are often single numbers, for which a call of memcpy costs more than it
-// moves.
+// Moves the bytes of one leaf of one row. Leaves are often single numbers, for which a call of memcpy costs more than
+// it moves.
 TORCHRB_HOST_DEVICE inline void copy_row(unsigned char* to, const unsigned char* from, int64_t bytes) {
 #if TORCHRB_ATOMIC_ROWS
   for (int64_t i = 0; i < bytes; ++i) {
@@ -52,14 +52,29 @@ TORCHRB_HOST_DEVICE inline void copy_row(unsigned char* to, const unsigned char*
   }
 #else
   switch (bytes) {
-    case 1: *to = *from; break;
-    case 2: std::memcpy(to, from, 2); break;
-    case 4: std::memcpy(to, from, 4); break;
-    case 8: std::memcpy(to, from, 8); break;
-    case 16: std::memcpy(to, from, 16); break;
-    case 32: std::memcpy(to, from, 32); break;
-    case 64: std::memcpy(to, from, 64); break;
-    default: std::memcpy(to, from, static_cast<size_t>(bytes));
+    case 1:
+      *to = *from;
+      break;
+    case 2:
+      std::memcpy(to, from, 2);
+      break;
+    case 4:
+      std::memcpy(to, from, 4);
+      break;
+    case 8:
+      std::memcpy(to, from, 8);
+      break;
+    case 16:
+      std::memcpy(to, from, 16);
+      break;
+    case 32:
+      std::memcpy(to, from, 32);
+      break;
+    case 64:
+      std::memcpy(to, from, 64);
+      break;
+    default:
+      std::memcpy(to, from, static_cast<size_t>(bytes));
   }
 #endif
 }
@@ -76,8 +91,9 @@ TORCHRB_HOST_DEVICE inline int64_t load_stamp(const Headers& headers, int64_t sl
   return load<int64_t>(reinterpret_cast<const unsigned char*>(headers.stamp(slot)));
 }
 
-// Hints that `bytes` from `at` on will be needed. Beyond some lines the hardware follows by itself.
-inline void prefetch(const unsigned char* at, int64_t bytes) {
+// Hints that `bytes` from `at` on will be needed. Beyond some lines the hardware follows by itself. (Whatever only
+// prefetches must be inlined by force: to g++ a call of it has no effect, and the call is dropped.)
+TORCHRB_ALWAYS_INLINE void prefetch(const unsigned char* at, int64_t bytes) {
   constexpr int64_t kLine = 64, kMost = 32 * kLine;
   const int64_t end = bytes < kMost ? bytes : kMost;
   for (int64_t offset = 0; offset < end; offset += kLine) __builtin_prefetch(at + offset);

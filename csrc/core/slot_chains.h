@@ -8,9 +8,9 @@
 
 namespace torchrb {
 
-// Rows of equal slots as chains from the last one backwards. A batch of distinct slots has no chains and costs a pass over
-// it: slots that ascend are distinct, others are marked in a bitmap where one of all rows of the storage is small beside
-// the batch. What is left goes through a hash table of the batch's size.
+// Rows of equal slots as chains from the last one backwards. A batch of distinct slots has no chains and costs a pass
+// over it: slots that ascend are distinct, others are marked in a bitmap where one of all rows of the storage is small
+// beside the batch. What is left goes through a hash table of the batch's size.
 class SlotChains {
  public:
   SlotChains(const int64_t* slots, int64_t num, int64_t capacity) {

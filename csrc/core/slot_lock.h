@@ -1,7 +1,7 @@
 // The host's side of a record's header: a sequence lock with several writers, shared by threads and processes.
 //
-// A writer takes the word by compare-and-swap (idle to busy), moves the stamp, writes the record, and publishes the next
-// word. A reader looks, copies, and looks again. Nobody holds two records at once, so nobody waits in a circle.
+// A writer takes the word by compare-and-swap (idle to busy), moves the stamp, writes the record, and publishes the
+// next word. A reader looks, copies, and looks again. Nobody holds two records at once, so nobody waits in a circle.
 #pragma once
 
 #include <atomic>
@@ -37,14 +37,15 @@ struct Look {
   int64_t stamp;
 };
 
-// A reader's first look. The stamp is read before the word: a writer who takes the word afterwards moves a stamp that this
-// look has already seen the old value of, and one who took it before shows as busy.
+// A reader's first look. The stamp is read before the word: a writer who takes the word afterwards moves a stamp that
+// this look has already seen the old value of, and one who took it before shows as busy.
 inline Look look(const Headers& headers, int64_t slot) {
   std::atomic_ref<int64_t> word(*headers.word(slot)), stamp(*headers.stamp(slot));
   for (Backoff backoff;; backoff.wait()) {
     const int64_t stamp_seen = stamp.load(std::memory_order_acquire);
     const int64_t word_seen = word.load(std::memory_order_acquire);
-    if (!word_busy(word_seen)) [[likely]] return {word_seen, stamp_seen};
+    if (!word_busy(word_seen)) [[likely]]
+      return {word_seen, stamp_seen};
   }
 }
 
@@ -65,7 +66,8 @@ inline bool take_if(const Headers& headers, int64_t slot, int64_t word) {
 inline int64_t take(const Headers& headers, int64_t slot) {
   for (;;) {
     const int64_t word = look(headers, slot).word;
-    if (take_if(headers, slot, word)) [[likely]] return word;
+    if (take_if(headers, slot, word)) [[likely]]
+      return word;
   }
 }
 

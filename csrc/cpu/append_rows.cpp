@@ -1,6 +1,7 @@
 // Writes whole records at the cursor, the oldest overwritten first.
 // Each row is taken, written leaf by leaf and published on its own; threads share the rows of the batch.
-// Bound by the bytes moved: the batch is read once in order, the ring written once nearly in order.
+// Bound by the bytes moved: the batch is read once in order, the ring written once nearly in order. (Stores past the
+// cache were measured slower here than fetching the rows ahead, for short and long rows and batches of up to 19 MB.)
 #include <torch/csrc/stable/library.h>
 
 #include <tuple>
@@ -14,7 +15,6 @@ namespace torchrb {
 namespace {
 
 constexpr const char* kOp = "append_rows_";
-
 std::tuple<Tensor, Tensor> append_rows(std::vector<Tensor> tables, Tensor control, Tensor journal,
                                        std::vector<int64_t> layout, std::vector<Tensor> values, int64_t num_rows) {
   check(num_rows >= 0, kOp, "num_rows must not be negative, got ", num_rows, ".");
@@ -40,20 +40,18 @@ std::tuple<Tensor, Tensor> append_rows(std::vector<Tensor> tables, Tensor contro
     slots[row] = slot;
   }
 
-  // Where the batch wraps over itself only the last turn is written. A row of turn t is the (t + 1)-th write of its slot,
-  // so the earlier rows' generations follow from that of the one that stays.
+  // Where the batch wraps over itself only the last turn is written. A row of turn t is the (t + 1)-th write of its
+  // slot, so the earlier rows' generations follow from that of the one that stays.
   const int64_t first_kept = std::max<int64_t>(0, num_rows - capacity);
-  parallel_rows(num_rows - first_kept, rows.bytes + kHeaderBytes, [&](int64_t begin, int64_t end) {
-    for (int64_t row = first_kept + begin; row < first_kept + end; ++row) {
-      const int64_t slot = slots[row];
-      const int64_t word = take(rows.headers, slot);
-      restamp(rows.headers, slot, stamp_of(sequence + row));
-      for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_table(slot), leaf.in_batch(row), leaf.bytes);
-      const int64_t next = word_renewed(word, row / capacity + 1);
-      publish(rows.headers, slot, next);
-      for (int64_t turn = row, generation = word_generation(next); turn >= 0; turn -= capacity, --generation) {
-        generations[turn] = generation;
-      }
+  visit_rows(rows, slots + first_kept, num_rows - first_kept, [&](int64_t kept) {
+    const int64_t row = first_kept + kept, slot = slots[row];
+    const int64_t word = take(rows.headers, slot);
+    restamp(rows.headers, slot, stamp_of(sequence + row));
+    for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_table(slot), leaf.in_batch(row), leaf.bytes);
+    const int64_t next = word_renewed(word, row / capacity + 1);
+    publish(rows.headers, slot, next);
+    for (int64_t turn = row, generation = word_generation(next); turn >= 0; turn -= capacity, --generation) {
+      generations[turn] = generation;
     }
   });
 

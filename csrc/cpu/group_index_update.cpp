@@ -54,14 +54,14 @@ class Update {
  private:
   static constexpr int64_t kFar = 32, kNear = 12;  // rows ahead: of the row itself, of its bucket
 
-  void prefetch_row(int64_t slot) const {
+  TORCHRB_ALWAYS_INLINE void prefetch_row(int64_t slot) const {
     if (!headers_.holds(slot)) return;
     __builtin_prefetch(headers_.word(slot));
     __builtin_prefetch(cells_.cell.in_table(slot));
     index_.prefetch_row(slot);
   }
 
-  void prefetch_bucket(int64_t slot) {
+  TORCHRB_ALWAYS_INLINE void prefetch_bucket(int64_t slot) {
     if (!headers_.holds(slot)) return;
     cells_.read(slot, words_.data());
     index_.prefetch_bucket(words_.data());
@@ -96,10 +96,12 @@ Tensor group_index_update_(Tensor keys, Tensor links, Tensor control_in, Tensor 
   check(key_leaf.size() == 3, kOp, "key_leaf must hold three numbers, got ", key_leaf.size(), ".");
   KeyCells cells{leaf_of(tables, key_leaf, 0, kOp), dtype_of(key_template, kOp, "the group key"), 0};
   cells.num_words = cells.cell.bytes / element_bytes(cells.dtype);
-  check(cells.num_words * element_bytes(cells.dtype) == cells.cell.bytes, kOp, "a key must be elements of its dtype, got ",
-        cells.cell.bytes, " bytes of ", element_bytes(cells.dtype), "-byte elements.");
+  check(cells.num_words * element_bytes(cells.dtype) == cells.cell.bytes, kOp,
+        "a key must be elements of its dtype, got ", cells.cell.bytes, " bytes of ", element_bytes(cells.dtype),
+        "-byte elements.");
   GroupIndex index = group_index_of(keys, links, headers.capacity, kOp);
-  check(keys.size(1) == cells.num_words, kOp, "keys must hold ", cells.num_words, " words a row, got ", keys.size(1), ".");
+  check(keys.size(1) == cells.num_words, kOp, "keys must hold ", cells.num_words, " words a row, got ", keys.size(1),
+        ".");
   int64_t* control = int64_data(control_in, kControlSize, kOp, "control");
   const int64_t* journal = int64_data(journal_in, kOp, "journal");
   const int64_t ring = journal_in.numel();

@@ -19,7 +19,8 @@ int64_t read_row(const Rows& rows, int64_t slot, int64_t row) {
     const Look seen = look(rows.headers, slot);
     if (word_count(seen.word) <= 0) return -1;
     for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_batch(row), leaf.in_table(slot), leaf.bytes);
-    if (unmoved(rows.headers, slot, seen)) [[likely]] return word_generation(seen.word);
+    if (unmoved(rows.headers, slot, seen)) [[likely]]
+      return word_generation(seen.word);
   }
 }
 
@@ -40,15 +41,10 @@ std::tuple<std::vector<Tensor>, Tensor> read_rows(std::vector<Tensor> tables, st
   const Tensor generations_out = empty_int64({num_rows}, slots_in);
   auto* generations = static_cast<int64_t*>(generations_out.data_ptr());
 
-  const int64_t ahead = prefetch_distance(rows.bytes + kHeaderBytes);
-  parallel_rows(num_rows, rows.bytes + kHeaderBytes, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < std::min(begin + ahead, end); ++row) rows.prefetch_row(slots[row]);
-    for (int64_t row = begin; row < end; ++row) {
-      if (row + ahead < end) rows.prefetch_row(slots[row + ahead]);
-      generations[row] = rows.headers.holds(slots[row]) ? read_row(rows, slots[row], row) : -1;
-      if (generations[row] >= 0) continue;
-      for (const Leaf& leaf : rows.leaves) std::memset(leaf.in_batch(row), 0, static_cast<size_t>(leaf.bytes));
-    }
+  visit_rows(rows, slots, num_rows, [&](int64_t row) {
+    generations[row] = rows.headers.holds(slots[row]) ? read_row(rows, slots[row], row) : -1;
+    if (generations[row] >= 0) return;
+    for (const Leaf& leaf : rows.leaves) std::memset(leaf.in_batch(row), 0, static_cast<size_t>(leaf.bytes));
   });
   return {std::move(leaves), generations_out};
 }

@@ -1,15 +1,15 @@
 // Draws groups by a keyed permutation of their ranks, and rows in each by a strategy.
-// Every group is its own task: its rows are scored, the best are selected in linear time, and sorted; threads share groups.
-// Bound by the cache misses of the drawn groups' rows, which are prefetched some groups ahead.
+// Every group is its own task: its rows are scored, the best are selected in linear time, and sorted; threads share
+// groups. Bound by the cache misses of the drawn groups' rows, which are prefetched some groups ahead.
 #include <torch/csrc/stable/library.h>
 
 #include <atomic>
 #include <tuple>
 #include <unordered_map>
 
+#include "core/group_index.h"
 #include "core/permutation.h"
 #include "core/rng.h"
-#include "core/group_index.h"
 #include "cpu/group_tensors.h"
 #include "cpu/parallel.h"
 #include "cpu/select_rows.h"
@@ -39,13 +39,13 @@ struct Batch {
 
   bool by_reward() const { return strategy == kReward || strategy == kVariance; }
 
-  void prefetch_row(int64_t slot) const {
+  TORCHRB_ALWAYS_INLINE void prefetch_row(int64_t slot) const {
     if (strategy == kRandom || !headers.holds(slot)) return;
     __builtin_prefetch(headers.word(slot));
     if (by_reward()) __builtin_prefetch(reward.in_table(slot));
   }
 
-  void prefetch_group(const Draw& draw) const {
+  TORCHRB_ALWAYS_INLINE void prefetch_group(const Draw& draw) const {
     for (int64_t i = draw.begin; i < std::min(draw.end, draw.begin + kRowsAhead); ++i) prefetch_row(members[i]);
   }
 
@@ -172,8 +172,8 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor keys, Tenso
     batch.reward = leaf_of(tables, reward_leaf, 0, kOp);
     batch.cells.dtype = dtype_of(reward_template, kOp, "the reward");
     batch.cells.elements = batch.reward.bytes / element_bytes(batch.cells.dtype);
-    check(batch.cells.elements > 0 && batch.reward.bytes == batch.cells.elements * element_bytes(batch.cells.dtype), kOp,
-          "a reward must be one or several elements of its dtype, got ", batch.reward.bytes, " bytes of ",
+    check(batch.cells.elements > 0 && batch.reward.bytes == batch.cells.elements * element_bytes(batch.cells.dtype),
+          kOp, "a reward must be one or several elements of its dtype, got ", batch.reward.bytes, " bytes of ",
           element_bytes(batch.cells.dtype), "-byte elements.");
   }
   const GroupIndex index = group_index_of(keys, links, batch.headers.capacity, kOp);

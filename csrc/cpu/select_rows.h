@@ -41,8 +41,8 @@ class RowSelector {
     for (const bool valid : {true, false}) {
       for (const bool used : {false, true}) {
         if (chosen_.size() == wanted) break;
-        const auto end = std::partition(
-            begin, rows.end(), [=](const Candidate& row) { return row.valid == valid && row.used == used; });
+        const auto end = std::partition(begin, rows.end(),
+                                        [=](const Candidate& row) { return row.valid == valid && row.used == used; });
         take_best(begin, end, std::min(wanted - chosen_.size(), static_cast<size_t>(end - begin)), valid);
         begin = end;
       }

@@ -1,7 +1,7 @@
-// Writes parts of records whose slot still holds the given generation, and, with versions, whose stored version gives way.
-// Rows of one slot form a chain. Each chain is decided and its winner written while its record is held, so a decision is
-// never about another record than the one written; threads share the chains of the batch.
-// Bound by the cache misses of the slots, which are prefetched, and by the bytes moved.
+// Writes parts of records whose slot still holds the given generation, and, with versions, whose stored version gives
+// way. Rows of one slot form a chain. Each chain is decided and its winner written while its record is held, so a
+// decision is never about another record than the one written; threads share the chains of the batch. Bound by the
+// cache misses of the slots, which are prefetched, and by the bytes moved.
 #include <torch/csrc/stable/library.h>
 
 #include <optional>
@@ -104,24 +104,23 @@ Tensor update_rows_if(std::vector<Tensor> tables, Tensor control, Tensor journal
   const int64_t* slots = int64_data(slots_in, kOp, "slots");
   const int64_t num_rows = slots_in.numel();
   const int64_t* generations = int64_data(generations_in, num_rows, kOp, "generations");
-  const Rows rows = rows_of(tables, layout, values, num_rows, kOp, "values");
+  Rows rows = rows_of(tables, layout, values, num_rows, kOp, "values");
   const Ledger ledger = ledger_of(control, journal, tables, kOp);
   const auto versions = versions_of(tables, version_leaf, version, num_rows, require_newer);
+  if (versions) {
+    layout.insert(layout.end(), version_leaf.begin(), version_leaf.end());
+    rows.spans = spans_of(tables, layout);
+  }
   const Tensor status_out = empty({&num_rows, 1}, ScalarType::Byte, slots_in);
   auto* status = static_cast<uint8_t*>(status_out.data_ptr());
 
   const SlotChains chains(slots, num_rows, rows.headers.capacity);
   const Update update{rows, chains, slots, generations, versions, status};
-  const int64_t ahead = prefetch_distance(rows.bytes + kHeaderBytes);
-  parallel_rows(num_rows, rows.bytes + kHeaderBytes, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < std::min(begin + ahead, end); ++row) rows.prefetch_row(slots[row]);
-    for (int64_t row = begin; row < end; ++row) {
-      if (row + ahead < end) rows.prefetch_row(slots[row + ahead]);
-      if (!rows.headers.holds(slots[row])) {
-        status[row] = kStale;
-      } else if (chains.is_last(row)) {
-        update.run(row);
-      }
+  visit_rows(rows, slots, num_rows, [&](int64_t row) {
+    if (!rows.headers.holds(slots[row])) {
+      status[row] = kStale;
+    } else if (chains.is_last(row)) {
+      update.run(row);
     }
   });
 
@@ -130,8 +129,9 @@ Tensor update_rows_if(std::vector<Tensor> tables, Tensor control, Tensor journal
   for (int64_t row = 0; row < num_rows; ++row) {
     if (status[row] == kUpdated) written.push_back(slots[row]);
   }
-  ControlLock(ledger.control).note(ledger.journal, ledger.journal_size, static_cast<int64_t>(written.size()),
-                                   [&](int64_t i) { return written[i]; });
+  ControlLock(ledger.control)
+      .note(ledger.journal, ledger.journal_size, static_cast<int64_t>(written.size()),
+            [&](int64_t i) { return written[i]; });
   return status_out;
 }
 

@@ -25,32 +25,27 @@ Tensor write_rows(std::vector<Tensor> tables, Tensor control, Tensor journal, st
   const SlotChains chains(slots, num_rows, rows.headers.capacity);
   const int64_t sequence = renew ? ControlLock(ledger.control).claim(kControlStamp, num_rows) : 0;
 
-  const int64_t ahead = prefetch_distance(rows.bytes + kHeaderBytes);
-  parallel_rows(num_rows, rows.bytes + kHeaderBytes, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < std::min(begin + ahead, end); ++row) rows.prefetch_row(slots[row]);
-    for (int64_t row = begin; row < end; ++row) {
-      if (row + ahead < end) rows.prefetch_row(slots[row + ahead]);
-      const int64_t slot = slots[row];
-      if (!rows.headers.holds(slot)) {
-        generations[row] = -1;
-        continue;
-      }
-      if (!chains.is_last(row)) continue;
-      const int64_t word = take(rows.headers, slot);
-      if (renew) {
-        restamp(rows.headers, slot, stamp_of(sequence + row));
-      } else {
-        mark_patched(rows.headers, slot);
-      }
-      for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_table(slot), leaf.in_batch(row), leaf.bytes);
-      const int64_t next = renew ? word_renewed(word, chains.length(row)) : word;
-      publish(rows.headers, slot, next);
-      // Each earlier row of this slot was one write before.
-      int64_t generation = word_generation(next);
-      for (int64_t same = row; same >= 0; same = chains.previous(same)) {
-        generations[same] = generation;
-        generation -= renew ? 1 : 0;
-      }
+  visit_rows(rows, slots, num_rows, [&](int64_t row) {
+    const int64_t slot = slots[row];
+    if (!rows.headers.holds(slot)) {
+      generations[row] = -1;
+      return;
+    }
+    if (!chains.is_last(row)) return;
+    const int64_t word = take(rows.headers, slot);
+    if (renew) {
+      restamp(rows.headers, slot, stamp_of(sequence + row));
+    } else {
+      mark_patched(rows.headers, slot);
+    }
+    for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_table(slot), leaf.in_batch(row), leaf.bytes);
+    const int64_t next = renew ? word_renewed(word, chains.length(row)) : word;
+    publish(rows.headers, slot, next);
+    // Each earlier row of this slot was one write before.
+    int64_t generation = word_generation(next);
+    for (int64_t same = row; same >= 0; same = chains.previous(same)) {
+      generations[same] = generation;
+      generation -= renew ? 1 : 0;
     }
   });
 

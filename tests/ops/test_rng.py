@@ -38,10 +38,13 @@ def permutations(monkeypatch):
         return random64(seeds[:, None], stream, counter).t()[:, :, None]
 
     def draw(n: int, num: int, positions: int) -> torch.Tensor:
-        x = torch.arange(positions)
+        x, block = torch.arange(positions), 16_000 // positions
         with monkeypatch.context() as patched:
             patched.setattr(rng, "random64", of_all_seeds)
-            drawn = rng.permute(torch.arange(num), x, n).expand(num, positions)
+            parts = [
+                rng.permute(seeds, x, n).expand(seeds.shape[0], positions) for seeds in torch.arange(num).split(block)
+            ]
+        drawn = torch.cat(parts)
         for seed in (0, num // 2, num - 1):
             assert torch.equal(drawn[seed], rng.permute(torch.tensor([seed]), x, n))
         return drawn

@@ -111,6 +111,23 @@ def test_a_batch_large_enough_for_threads_equals_the_twin(renew):
 
 
 @needs_kernel
+def test_few_rows_of_a_large_storage_equal_the_twin():
+    for chance in chances(0, 20):
+        records = lay_out([(torch.int64, ())], 1000, "columns")
+        slots = torch.tensor([chance.choice((chance.randrange(1000), 5, 600)) for _ in range(chance.randint(2, 8))])
+        args = (
+            records.tables,
+            records.control,
+            records.journal,
+            records.layout,
+            slots,
+            [torch.arange(slots.shape[0])],
+            True,
+        )
+        assert_like_twin("write_rows_", args)
+
+
+@needs_kernel
 def test_writers_in_threads_never_share_a_generation():
     num_threads, turns, capacity = 3, 150, 2000
     records = lay_out([(torch.int64, ())], capacity, "packed")
