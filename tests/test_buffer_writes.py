@@ -131,3 +131,13 @@ def test_a_write_that_is_refused_says_its_name_and_has_changed_nothing(kind, cal
     with pytest.raises(error, match=f"^['\"]?{name}: "):
         call(rb)
     assert torch.equal(rb.storage.control, control) and plain(rb[:].to_tensordict()) == rest
+
+
+def test_keys_to_update_must_be_among_the_fields_given():
+    rb = ReplayBuffer(storage=LazyTensorStorage(4))
+    rb.extend({"a": torch.arange(3), "b": torch.arange(3)})
+    with pytest.raises(KeyError, match=r"update_: keys_to_update names \['typo'\]"):
+        rb.update_({"a": torch.zeros(3).long(), "b": torch.zeros(3).long()}, keys_to_update=["a", "typo"])
+    assert rb[:]["a"].tolist() == [0, 1, 2]
+    rb.update_({"a": torch.zeros(3).long(), "b": torch.zeros(3).long()}, keys_to_update=["b"])
+    assert (rb[:]["a"].tolist(), rb[:]["b"].tolist()) == ([0, 1, 2], [0, 0, 0])

@@ -153,8 +153,11 @@ class ReplayBuffer:
         """
         fields = updates.fields_of(self._writer.prepared(input_dict_or_td), "update_")
         if keys_to_update is not None:
-            wanted = {as_path(key) for key in keys_to_update}
-            fields = {key: value for key, value in fields.items() if as_path(key) in wanted}
+            given = {as_path(key): key for key in fields}
+            unknown = [key for key in keys_to_update if as_path(key) not in given]
+            if unknown:
+                raise KeyError(f"update_: keys_to_update names {unknown}, got fields {list(fields)}.")
+            fields = {given[as_path(key)]: fields[given[as_path(key)]] for key in keys_to_update}
         return self._set_everywhere(fields, "update_")
 
     def _set_everywhere(self, fields: Mapping[Any, Any], call: str) -> ReplayBuffer:

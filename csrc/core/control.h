@@ -5,7 +5,8 @@
 
 namespace torchrb {
 
-// Places in `control`. The lock is 0 whenever no op is running: it guards the others for the moment it takes to move them.
+// Places in `control`. The lock is 0 whenever no op is running: it guards the others for the moment it takes to move
+// them.
 enum : int { kControlCursor, kControlLength, kControlWrites, kControlJournal, kControlStamp, kControlLock };
 constexpr int64_t kControlSize = 8;
 

@@ -1,5 +1,6 @@
-// A value of any dtype as an int64 that orders like it, exactly: integers are themselves, floating-point values go through
-// float64, where -0.0 equals 0.0, and NaN stands below -inf. The score gives the value back, so a row carries nothing else.
+// A value of any dtype as an int64 that orders like it, exactly: integers are themselves, floating-point values go
+// through float64, where -0.0 equals 0.0, and NaN stands below -inf. The score gives the value back, so a row carries
+// nothing else.
 #pragma once
 
 #include <bit>
@@ -11,30 +12,60 @@
 namespace torchrb {
 
 enum class Dtype : uint8_t {
-  kBool, kUInt8, kInt8, kUInt16, kInt16, kUInt32, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64
+  kBool,
+  kUInt8,
+  kInt8,
+  kUInt16,
+  kInt16,
+  kUInt32,
+  kInt32,
+  kInt64,
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64
 };
 
 TORCHRB_HOST_DEVICE inline bool is_real(Dtype dtype) { return dtype >= Dtype::kFloat16; }
 
 TORCHRB_HOST_DEVICE inline int64_t element_bytes(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kBool: case Dtype::kUInt8: case Dtype::kInt8: return 1;
-    case Dtype::kUInt16: case Dtype::kInt16: case Dtype::kFloat16: case Dtype::kBFloat16: return 2;
-    case Dtype::kUInt32: case Dtype::kInt32: case Dtype::kFloat32: return 4;
-    default: return 8;
+    case Dtype::kBool:
+    case Dtype::kUInt8:
+    case Dtype::kInt8:
+      return 1;
+    case Dtype::kUInt16:
+    case Dtype::kInt16:
+    case Dtype::kFloat16:
+    case Dtype::kBFloat16:
+      return 2;
+    case Dtype::kUInt32:
+    case Dtype::kInt32:
+    case Dtype::kFloat32:
+      return 4;
+    default:
+      return 8;
   }
 }
 
 TORCHRB_HOST_DEVICE inline int64_t read_integer(const unsigned char* at, Dtype dtype) {
   switch (dtype) {
-    case Dtype::kBool: return load<uint8_t>(at) != 0;
-    case Dtype::kUInt8: return load<uint8_t>(at);
-    case Dtype::kInt8: return load<int8_t>(at);
-    case Dtype::kUInt16: return load<uint16_t>(at);
-    case Dtype::kInt16: return load<int16_t>(at);
-    case Dtype::kUInt32: return load<uint32_t>(at);
-    case Dtype::kInt32: return load<int32_t>(at);
-    default: return load<int64_t>(at);
+    case Dtype::kBool:
+      return load<uint8_t>(at) != 0;
+    case Dtype::kUInt8:
+      return load<uint8_t>(at);
+    case Dtype::kInt8:
+      return load<int8_t>(at);
+    case Dtype::kUInt16:
+      return load<uint16_t>(at);
+    case Dtype::kInt16:
+      return load<int16_t>(at);
+    case Dtype::kUInt32:
+      return load<uint32_t>(at);
+    case Dtype::kInt32:
+      return load<int32_t>(at);
+    default:
+      return load<int64_t>(at);
   }
 }
 
@@ -51,12 +82,16 @@ TORCHRB_HOST_DEVICE inline double real_of_half(uint16_t bits) {
 
 TORCHRB_HOST_DEVICE inline double read_real(const unsigned char* at, Dtype dtype) {
   switch (dtype) {
-    case Dtype::kFloat16: return real_of_half(load<uint16_t>(at));
+    case Dtype::kFloat16:
+      return real_of_half(load<uint16_t>(at));
     case Dtype::kBFloat16:
       return static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(load<uint16_t>(at)) << 16));
-    case Dtype::kFloat32: return static_cast<double>(load<float>(at));
-    case Dtype::kFloat64: return load<double>(at);
-    default: return static_cast<double>(read_integer(at, dtype));
+    case Dtype::kFloat32:
+      return static_cast<double>(load<float>(at));
+    case Dtype::kFloat64:
+      return load<double>(at);
+    default:
+      return static_cast<double>(read_integer(at, dtype));
   }
 }
 

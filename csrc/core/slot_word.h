@@ -1,9 +1,9 @@
 // A record's header: the slot word, `count << 2 | live << 1 | busy`, and the write stamp, `sequence << 12 | patches`.
 //
 // `count` steps with every whole-record write and every clearing; `count - 1` is the generation. `busy` is set while
-// somebody writes the record. A partial write puts the same word back, so it steps `patches`: without it, a reader whose
-// two looks enclose a whole patch would see the same header twice and believe what it copied in between. `patches` wraps;
-// a reader is fooled only by a multiple of 4,096 patches of one record within one copy of it.
+// somebody writes the record. A partial write puts the same word back, so it steps `patches`: without it, a reader
+// whose two looks enclose a whole patch would see the same header twice and believe what it copied in between.
+// `patches` wraps; a reader is fooled only by a multiple of 4,096 patches of one record within one copy of it.
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,7 @@ _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 _HALF_BITS = 31
 _ROUNDS = 12
+_TABLE_BITS = 12
 _MIN_BITS = 6  # a permutation of a tiny set walks inside one of 64 elements, where twelve rounds mix well
 
 
@@ -48,20 +49,34 @@ def permute(seed: Tensor, x: Tensor, n: int) -> Tensor:
     """The images of ``x`` (int64, in ``[0, n)``) under the permutation of ``[0, n)`` that ``seed`` selects.
 
     A Feistel network of alternating halves on the next power of two, walked until the image falls below ``n``
-    (Black, Rogaway: Ciphers with Arbitrary Finite Domains, 2002). O(1) for each image, no table.
+    (Black, Rogaway: Ciphers with Arbitrary Finite Domains, 2002). O(1) for each image.
     """
     if n == 1:
         return torch.zeros_like(x)
     bits = max(_MIN_BITS, (n - 1).bit_length())
+    if bits <= _TABLE_BITS:  # a long walk in a small set: one step of every element at once, then look-ups
+        step = _feistel(seed, torch.arange(1 << bits, device=x.device), bits).tolist()
+        images = []
+        for image in x.tolist():
+            image = step[image]
+            while image >= n:
+                image = step[image]
+            images.append(image)
+        return torch.tensor(images, dtype=torch.int64, device=x.device)
+    outside = torch.ones_like(x, dtype=torch.bool)
+    while bool(outside.any()):
+        x = torch.where(outside, _feistel(seed, x, bits), x)
+        outside = x >= n
+    return x
+
+
+def _feistel(seed: Tensor, x: Tensor, bits: int) -> Tensor:
+    """A bijection of ``[0, 2**bits)``."""
     low_bits = bits // 2
     low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
     keys = random64(seed, PERMUTATION, torch.arange(_ROUNDS, device=seed.device))
-    outside = torch.ones_like(x, dtype=torch.bool)
-    while bool(outside.any()):
-        low, high = x & low_mask, x >> low_bits
-        for round_ in range(0, _ROUNDS, 2):
-            low = low ^ (mix64(high + keys[round_]) & low_mask)
-            high = high ^ (mix64(low + keys[round_ + 1]) & high_mask)
-        x = torch.where(outside, (high << low_bits) | low, x)
-        outside = x >= n
-    return x
+    low, high = x & low_mask, x >> low_bits
+    for round_ in range(0, _ROUNDS, 2):
+        low = low ^ (mix64(high + keys[round_]) & low_mask)
+        high = high ^ (mix64(low + keys[round_ + 1]) & high_mask)
+    return (high << low_bits) | low
