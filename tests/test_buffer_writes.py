@@ -7,6 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from tests.cases import LAYOUTS, RECORDS, STORAGES, buffer, plain
+from torchrb import LazyTensorStorage, ReplayBuffer
 
 each_storage = pytest.mark.parametrize("kind", STORAGES)
 each_layout = pytest.mark.parametrize("kind", LAYOUTS)
