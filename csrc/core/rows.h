@@ -5,10 +5,6 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include "core/control.h"
 #include "core/host_device.h"
 
@@ -80,32 +76,6 @@ TORCHRB_HOST_DEVICE inline void copy_row(unsigned char* to, const unsigned char*
     default:
       std::memcpy(to, from, static_cast<size_t>(bytes));
   }
-#endif
-}
-
-// Moves a long leaf past the cache: for rows written in bulk and read much later, it leaves the cache to others and
-// spares the memory a read of what will be overwritten. `streamed` must be called before the word is published.
-inline void stream_row(unsigned char* to, const unsigned char* from, int64_t bytes) {
-#if defined(__SSE2__) && !TORCHRB_ATOMIC_ROWS
-  constexpr int64_t kStep = 64, kVector = 16;
-  if (reinterpret_cast<uintptr_t>(to) % kVector != 0) return copy_row(to, from, bytes);
-  int64_t at = 0;
-  for (; at + kStep <= bytes; at += kStep) {
-    for (int64_t part = at; part < at + kStep; part += kVector) {
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
-                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
-    }
-  }
-  copy_row(to + at, from + at, bytes - at);
-#else
-  copy_row(to, from, bytes);
-#endif
-}
-
-// Orders what was streamed before the stores that follow.
-inline void streamed() {
-#if defined(__SSE2__) && !TORCHRB_ATOMIC_ROWS
-  _mm_sfence();
 #endif
 }
 

@@ -15,13 +15,6 @@ namespace torchrb {
 namespace {
 
 constexpr const char* kOp = "append_rows_";
-constexpr int64_t kBulkBytes = 1 << 20;  // a batch that would sweep the cache
-constexpr int64_t kLongLeaf = 512;       // bytes from which a leaf is worth streaming
-
-// Hints that a row's header will be written, and what lies in its cache line.
-TORCHRB_ALWAYS_INLINE void prefetch_header(const Headers& headers, int64_t slot) {
-  __builtin_prefetch(headers.word(slot), 1);
-}
 std::tuple<Tensor, Tensor> append_rows(std::vector<Tensor> tables, Tensor control, Tensor journal,
                                        std::vector<int64_t> layout, std::vector<Tensor> values, int64_t num_rows) {
   check(num_rows >= 0, kOp, "num_rows must not be negative, got ", num_rows, ".");
@@ -50,25 +43,15 @@ std::tuple<Tensor, Tensor> append_rows(std::vector<Tensor> tables, Tensor contro
   // Where the batch wraps over itself only the last turn is written. A row of turn t is the (t + 1)-th write of its
   // slot, so the earlier rows' generations follow from that of the one that stays.
   const int64_t first_kept = std::max<int64_t>(0, num_rows - capacity);
-  const int64_t row_bytes = rows.bytes + kHeaderBytes, ahead = prefetch_distance(row_bytes);
-  const bool in_bulk = (num_rows - first_kept) * row_bytes >= kBulkBytes;
-  parallel_rows(num_rows - first_kept, row_bytes, [&](int64_t begin, int64_t end) {
-    const int64_t last = first_kept + end;
-    for (int64_t row = first_kept + begin; row < last; ++row) {
-      if (row + ahead < last) prefetch_header(rows.headers, slots[row + ahead]);
-      const int64_t slot = slots[row];
-      const int64_t word = take(rows.headers, slot);
-      restamp(rows.headers, slot, stamp_of(sequence + row));
-      for (const Leaf& leaf : rows.leaves) {
-        const auto move = in_bulk && leaf.bytes >= kLongLeaf ? stream_row : copy_row;
-        move(leaf.in_table(slot), leaf.in_batch(row), leaf.bytes);
-      }
-      if (in_bulk) streamed();
-      const int64_t next = word_renewed(word, row < capacity ? 1 : row / capacity + 1);
-      publish(rows.headers, slot, next);
-      for (int64_t turn = row, generation = word_generation(next); turn >= 0; turn -= capacity, --generation) {
-        generations[turn] = generation;
-      }
+  visit_rows(rows, slots + first_kept, num_rows - first_kept, [&](int64_t kept) {
+    const int64_t row = first_kept + kept, slot = slots[row];
+    const int64_t word = take(rows.headers, slot);
+    restamp(rows.headers, slot, stamp_of(sequence + row));
+    for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_table(slot), leaf.in_batch(row), leaf.bytes);
+    const int64_t next = word_renewed(word, row / capacity + 1);
+    publish(rows.headers, slot, next);
+    for (int64_t turn = row, generation = word_generation(next); turn >= 0; turn -= capacity, --generation) {
+      generations[turn] = generation;
     }
   });
 
