@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f 2>/dev/null)
-CPP := $(shell find csrc tests/simt -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+CPP := $(shell find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 # With a compiler at hand a library that does not build is an error; without one the package runs on the plain torch path.
 FIND_COMPILER := for cxx in $${CXX:-c++ g++ clang++}; do \
@@ -38,13 +38,13 @@ build: $(VENV)/.with-build
 	@TORCHRB_BACKEND=$$(ls torchrb/_native*.so >/dev/null 2>&1 && echo native || echo reference) \
 		$(PY) -c 'import torchrb; print("torchrb on the CPU:", torchrb.backend_of("cpu"))'
 
-# Tests of the build and of the emulated CUDA kernels do not depend on the backend: the first pass runs them.
+# Tests of the build and of the kernels under sanitizers do not depend on the backend: the first pass runs them.
 test: $(VENV)/.with-test
 	@set -e; rest=; \
 	if ls torchrb/_native*.so >/dev/null 2>&1; then \
 		echo "=== tests with the native library ==="; \
 		TORCHRB_BACKEND=native $(PY) -m pytest $(PYTEST_ARGS); \
-		rest="--ignore=tests/packaging --ignore=tests/simt"; \
+		rest="--ignore=tests/packaging --ignore=tests/native"; \
 	else \
 		echo "=== NOT RUN: tests with the native library, there is none (no C++20 compiler, or TORCHRB_NATIVE=0) ==="; \
 	fi; \

@@ -243,7 +243,7 @@ class TensorDictStructure:
         return self._make(self._root, values, objects, shape)
 
     def _make(self, node: _Node, values: Sequence[Tensor], objects: Sequence[list[Any]], shape: torch.Size) -> Any:
-        source: dict[str, Any] = {}
+        source: dict[Any, Any] = {}
         for name, entry in node.entries:
             if isinstance(entry, _Node):
                 source[name] = self._make(entry, values, objects, shape)
