@@ -162,9 +162,7 @@ class Learner:
 
     def draw(self) -> TensorDict | None:
         """Draws groups once the ring holds enough prompts; asks again for reference log-probs that are missing."""
-        if self.config.replay is None or len(self.buffer) == 0:
-            return None
-        if len(self.buffer[:]["prompt_id"].unique()) < self.config.prompts_per_step:
+        if self.config.replay is None or self.buffer.stats()["num_groups"] < self.config.prompts_per_step:
             return None
         rows = self.buffer.sample()
         self.check_patches(rows)
