@@ -8,10 +8,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+
+from torchrb.ops.schemas import op_names
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -102,6 +104,22 @@ def include_faults(csrc: Path) -> list[str]:
     ]
 
 
+def op_faults(root: Path, ops: Iterable[str]) -> list[str]:
+    """Return one line for each op without a CPU kernel of its name, and each whose own test does not check the op.
+
+    The check is `assert_op_is_sound` of ``tests/ops/cases.py``: opcheck and ``torch.compile``.
+    """
+    faults = []
+    for op in ops:
+        stem = op.rstrip("_")
+        if not (root / f"csrc/cpu/{stem}.cpp").exists():
+            faults.append(f"{op}: no csrc/cpu/{stem}.cpp")
+        test = root / f"tests/ops/test_{stem}.py"
+        if not test.exists() or not re.search(rf'assert_op_is_sound\(\s*"{op}"', test.read_text()):
+            faults.append(f"{op}: tests/ops/test_{stem}.py does not call assert_op_is_sound on it")
+    return faults
+
+
 def name_faults(*trees: Path) -> list[str]:
     """Return one line for each file or folder named after nothing in particular."""
     found = (path for tree in trees for path in sorted(tree.rglob("*")) if "__pycache__" not in path.parts)
@@ -118,6 +136,10 @@ def test_imports_go_downward():
 
 def test_kernels_do_not_know_torch():
     assert include_faults(ROOT / "csrc") == []
+
+
+def test_every_op_has_a_kernel_and_is_checked():
+    assert op_faults(ROOT, op_names()) == []
 
 
 def test_names_say_what_a_file_is_about():
@@ -196,6 +218,16 @@ def test_a_torch_header_in_a_binding_is_not(tmp_path):
     plant(tmp_path, "cuda/draw.cu", "#include <torch/csrc/stable/tensor.h>\n")
     plant(tmp_path, "core/rng.h", "#include <cstdint>\n// as torch/headeronly does\n")
     assert include_faults(tmp_path) == []
+
+
+def test_an_op_that_is_not_checked_is_found(tmp_path):
+    plant(tmp_path, "csrc/cpu/draw.cpp", "")
+    assert len(op_faults(tmp_path, ["write_"])) == 2
+    assert op_faults(tmp_path, ["draw"]) == ["draw: tests/ops/test_draw.py does not call assert_op_is_sound on it"]
+    plant(tmp_path, "tests/ops/test_draw.py", 'assert_op_is_sound("other", ())\n')
+    assert len(op_faults(tmp_path, ["draw"])) == 1
+    plant(tmp_path, "tests/ops/test_draw.py", 'assert_op_is_sound(\n    "draw", ())\n')
+    assert op_faults(tmp_path, ["draw"]) == []
 
 
 @pytest.mark.parametrize("name", ["utils.py", "storages/_common.py", "helpers/draw.py", "misc.cuh"])

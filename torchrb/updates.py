@@ -134,7 +134,10 @@ def apply(plan: Plan, device: torch.device) -> ConditionalUpdateResult:
 
 
 def _integers(name: str, value: Any) -> Tensor:
-    tensor = torch.as_tensor(value)
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise TypeError(f"{_CALL}: {name} must hold integers, got {value!r}.") from error
     if tensor.dtype == torch.bool:
         raise TypeError(f"{_CALL}: {name} must hold integers, got a boolean mask. Pass mask.nonzero().view(-1).")
     if tensor.is_floating_point() or tensor.is_complex():

@@ -17,7 +17,7 @@ NOT_SOURCE = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "*.egg-in
 
 
 def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a command without this session's build and run variables, and with those given."""
+    """Run a command without the caller's build and run variables, and with those given."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHRB_")}
     return subprocess.run(command, cwd=cwd, env={**inherited, **env}, capture_output=True, text=True)
 

@@ -120,19 +120,20 @@ def test_each_group_and_each_row_is_equally_likely():
 
 
 @pytest.mark.parametrize(
-    ("groups", "rewards", "counts", "size", "message"),
+    ("groups", "rewards", "counts", "size", "message", "entry", "told"),
     [
-        ([0, 0], [0, 1], {"num_groups": 2}, 4, "fewer groups are stored than num_groups=2"),
-        ([0, 1], [0, 1], {"num_groups": 2}, 4, "fewer than samples_per_group=2 records"),
-        ([0, 0, 0], [0, math.nan, math.nan], {"num_groups": 1}, 2, "fewer than samples_per_group=2 valid rewards"),
+        ([0, 0], [0, 1], {"num_groups": 2}, 4, "fewer groups are stored than num_groups=2", "num_groups", 1),
+        ([0, 1], [0, 1], {"num_groups": 2}, 4, "fewer than samples_per_group=2 records", "short_group", [True, True]),
+        ([0] * 3, [0, math.nan, math.nan], {"num_groups": 1}, 2, "samples_per_group=2 valid rewards", "num_valid", [1]),
     ],
 )
-def test_a_shortfall_is_said_once(groups, rewards, counts, size, message):
+def test_a_shortfall_is_said_once_and_told_each_time(groups, rewards, counts, size, message, entry, told):
     rb = grouped("reward", groups, rewards, **counts)
-    with pytest.warns(UserWarning, match=f"PromptGroupSampler: .*{message}") as said:
+    with pytest.warns(UserWarning, match=f"PromptGroupSampler: .*{message}.* info.'{entry}'. tells each time") as said:
         rb.sample(size)
     assert len(said) == 1
-    rb.sample(size)  # a second warning would be an error here
+    info = rb.sample(size, return_info=True)[1]  # a second warning would be an error here
+    assert (info[entry].tolist() if isinstance(info[entry], torch.Tensor) else info[entry]) == told
 
 
 @each_storage

@@ -107,12 +107,24 @@ def test_rewards_follow_every_write():
     assert best() == -1
 
 
-@pytest.mark.parametrize("reward", [torch.empty(0), torch.ones(1) * 1j, "text"])
-def test_what_is_no_reward_is_an_error(reward):
-    storage = LazyStackStorage(2)
-    storage.append([TensorDict({"r": reward}, [])])
-    with pytest.raises(TypeError, match="reward_key 'r' must be numeric"):
-        storage.reward_column("r")
+@pytest.mark.parametrize(
+    "reward", [torch.empty(0), torch.ones(1) * 1j, "text", torch.tensor(2**63 + 1, dtype=torch.uint64)]
+)
+@pytest.mark.parametrize("drawn_before", [False, True])
+def test_what_is_no_reward_is_an_error_at_every_draw_until_it_is_overwritten(reward, drawn_before):
+    rb = buffer(
+        LazyStackStorage(4), sampler=PromptGroupSampler(num_groups=1, group_key="g", reward_key="r", strategy="reward")
+    )
+    rb.extend(TensorDict({"g": torch.zeros(2), "r": torch.arange(2)}, [2]))
+    if drawn_before:
+        assert rb.sample(1)["r"].item() == 1
+    good = TensorDict({"g": torch.tensor(0.0), "r": torch.tensor(7)})
+    rb.extend([TensorDict({"g": torch.tensor(0.0), "r": reward}, []), good])
+    for _ in range(3):
+        with pytest.raises(TypeError, match="reward_key 'r' must be numeric"):
+            rb.sample(1)
+    rb[2] = good
+    assert rb.sample(1)["r"].item() == 7
 
 
 @pytest.mark.parametrize("data", [[1], torch.ones(2), [{"a": torch.ones(1)}]])

@@ -15,10 +15,17 @@ from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.selection.strategies import Strategy
 from torchrb.storages.base import Storage
 
+# What is missing, what is done about it, and which entry of the info tells so at every draw.
 _SHORTFALLS = {
-    FEW_GROUPS: "fewer groups are stored than num_groups={groups}; groups are repeated",
-    SHORT_GROUP: "some groups hold fewer than samples_per_group={per_group} records; records are repeated",
-    NAN_DRAWN: "some groups hold fewer than samples_per_group={per_group} valid rewards; NaN rewards are drawn too",
+    FEW_GROUPS: ("fewer groups are stored than num_groups={groups}; groups are repeated", "num_groups"),
+    SHORT_GROUP: (
+        "some groups hold fewer than samples_per_group={per_group} records; records are repeated",
+        "short_group",
+    ),
+    NAN_DRAWN: (
+        "some groups hold fewer than samples_per_group={per_group} valid rewards; NaN rewards are drawn too",
+        "num_valid",
+    ),
 }
 
 
@@ -44,7 +51,8 @@ class PromptGroupSampler(Sampler):
     stored, the batch is completed by repetition, unused records first, and a warning is raised once for each reason.
 
     ``sample(..., return_info=True)`` also tells ``group_size`` (int64 ``[num_groups]``, stored records of each drawn
-    group), ``short_group`` (bool ``[num_groups]``), ``num_groups`` and ``num_singleton_groups`` (ints, of all stored).
+    group), ``short_group`` (bool ``[num_groups]``), ``num_valid`` (int64 ``[num_groups]``, those of them that the strategy
+    can rank: not NaN), ``num_groups`` and ``num_singleton_groups`` (ints, of all stored).
 
     Errors: TypeError for both or neither of the counts; ValueError for a batch size that is not a multiple; KeyError
     for a field that is not stored; TypeError for a storage without fields (`ListStorage`).
@@ -121,6 +129,7 @@ class PromptGroupSampler(Sampler):
         return {
             "group_size": sizes,
             "short_group": sizes < per_group,
+            "num_valid": groups[:, 2].clone(),
             "num_groups": num_groups,
             "num_singleton_groups": num_singletons,
         }
@@ -154,11 +163,11 @@ class PromptGroupSampler(Sampler):
 
     def _warn(self, shortfall: int, groups: int, per_group: int) -> None:
         self._warned |= shortfall
-        for bit, text in _SHORTFALLS.items():
+        for bit, (text, entry) in _SHORTFALLS.items():
             if shortfall & bit:
                 message = text.format(groups=groups, per_group=per_group)
                 warnings.warn(
-                    f"PromptGroupSampler: {message}. This is said once; info['short_group'] tells each time.",
+                    f"PromptGroupSampler: {message}. This is said once; info[{entry!r}] tells each time.",
                     stacklevel=4,
                 )
 

@@ -34,7 +34,6 @@ class Storage(ABC):
     ``max_size``: capacity in records. ``device``: where rows live. ``control``, ``journal``: see `ops.schemas`.
     """
 
-    supports_conditional_update = False
     ndim = 1
 
     def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu", ndim: int = 1) -> None:

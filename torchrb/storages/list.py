@@ -25,6 +25,7 @@ class ListStorage(Storage):
 
     Args:
         max_size: capacity in records; None for no bound.
+        compilable: accepted for compatibility.
         device: where tensors in records are moved when stored; None leaves them where they are.
 
     Every record is copied when stored and when read, tensors detached; objects that are not tensors, tensordicts or

@@ -23,6 +23,7 @@ class LazyStackStorage(ListStorage):
 
     Args:
         max_size: capacity in records; None for no bound.
+        compilable: accepted for compatibility.
         stack_dim: where the stack's dimension goes; only 0.
         device: where the records live; None leaves them where they are.
 
@@ -114,8 +115,11 @@ class LazyStackStorage(ListStorage):
         """A record's reward: its own value when of one element, else the float64 mean, summed in index order."""
         value = self._value(self._items[slot], key, "PromptGroupSampler: reward_key")
         elements = value.reshape(-1).tolist() if isinstance(value, Tensor) else [value]
-        if not elements or not all(isinstance(element, int | float) for element in elements):
-            raise TypeError(f"PromptGroupSampler: reward_key {key!r} must be numeric in every record, got {value!r}.")
+        if not elements or not all(_is_reward(element) for element in elements):
+            raise TypeError(
+                f"PromptGroupSampler: reward_key {key!r} must be numeric in every record, of a type that can be ranked "
+                f"exactly, got {value!r}."
+            )
         if len(elements) == 1:
             return elements[0]
         total = 0.0
@@ -125,6 +129,10 @@ class LazyStackStorage(ListStorage):
 
 
 _MISSING: Any = object()
+
+
+def _is_reward(element: Any) -> bool:
+    return isinstance(element, float) or (isinstance(element, int) and -(2**63) <= element < 2**63)
 
 
 class _RewardCache:
@@ -139,11 +147,16 @@ class _RewardCache:
         if not self._reader.moved(storage.control):
             return self._column
         changed = self._reader.catch_up(storage.control, storage.journal)
-        slots = range(len(storage)) if changed is None else changed.tolist()
-        for slot in slots:
-            self._values.pop(slot, None)
-            if slot < len(storage):
-                self._values[slot] = storage.reward_of(slot, key)
+        if changed is None:
+            self._values.clear()
+        try:
+            for slot in range(len(storage)) if changed is None else changed.tolist():
+                self._values.pop(slot, None)
+                if slot < len(storage):
+                    self._values[slot] = storage.reward_of(slot, key)
+        except Exception:
+            self._reader = JournalReader()  # what is no reward now is looked at again by the next call
+            raise
         integral = all(isinstance(value, int) for value in self._values.values())
         column = torch.zeros(storage.tables[0].shape[0], dtype=torch.int64 if integral else torch.float64)
         stored = sorted(self._values)

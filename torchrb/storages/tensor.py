@@ -51,8 +51,6 @@ class LazyTensorStorage(Storage):
     {'x': tensor([3, 1, 2])}
     """
 
-    supports_conditional_update = True
-
     def __init__(
         self,
         max_size: int,
@@ -263,6 +261,7 @@ class TensorStorage(LazyTensorStorage):
             are adopted when they are contiguous and on ``device``, and copied otherwise; an adopted tensor shows later
             writes, and is the one thing a storage shares with its user.
         max_size: if given, must equal that dimension.
+        device, ndim, compilable: as in `LazyTensorStorage`.
 
     >>> import torch
     >>> from torchrb import ReplayBuffer, TensorStorage
