@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from tests.cases import STORAGES
-from torchrb.generations import generations_at, live_slots, new_headers
-from torchrb.ops.schemas import HEADER_BYTES
+from torchrb.generations import generations_at, new_headers, words_of
+from torchrb.ops.schemas import HEADER_BYTES, SLOT_LIVE
 
 CAPACITY = 5
 
@@ -57,7 +57,7 @@ def test_a_slot_is_live_from_its_write_to_its_clearing(kind):
     storage = STORAGES[kind](CAPACITY)
 
     def live():
-        return live_slots(storage.tables, len(storage)).tolist() if storage.tables else []
+        return torch.nonzero(words_of(storage.tables) & SLOT_LIVE).view(-1).tolist() if storage.tables else []
 
     assert live() == []
     storage.append(rows(range(3)))
@@ -74,7 +74,7 @@ def test_headers_start_unwritten():
     headers = [new_headers(3, torch.device("cpu"))]
     assert headers[0].shape == (3, HEADER_BYTES) and headers[0].dtype == torch.uint8
     assert generations_at(headers, torch.arange(3)).tolist() == [-1] * 3
-    assert live_slots(headers, 3).tolist() == []
+    assert not (words_of(headers) & SLOT_LIVE).any()
 
 
 @pytest.mark.parametrize("slots", [-1, 5, [[-9, 0], [4, 2**40]], torch.empty(0, 2)])

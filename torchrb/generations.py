@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrb.ops.schemas import HEADER_BYTES, SLOT_COUNT_SHIFT, SLOT_LIVE
+from torchrb.ops.schemas import HEADER_BYTES, SLOT_COUNT_SHIFT
 
 
 def new_headers(capacity: int, device: torch.device) -> Tensor:
@@ -20,11 +20,6 @@ def new_headers(capacity: int, device: torch.device) -> Tensor:
 def words_of(tables: list[Tensor]) -> Tensor:
     """The slot words of a storage, int64 ``[capacity]``, a view."""
     return tables[0][:, :HEADER_BYTES].view(torch.int64)[:, 0]
-
-
-def live_slots(tables: list[Tensor], length: int) -> Tensor:
-    """The slots below ``length`` that hold a record, int64, ascending."""
-    return torch.nonzero(words_of(tables)[:length] & SLOT_LIVE).view(-1)
 
 
 def generations_at(tables: list[Tensor], slots: Tensor) -> Tensor:

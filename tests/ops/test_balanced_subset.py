@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.ops.cases import assert_op_is_sound
 from torchrb import ops
 from torchrb.ops import reference_returns
 
@@ -184,12 +185,6 @@ def test_a_group_does_not_depend_on_its_neighbours():
 
 
 def test_opcheck_and_compile():
-    args = (torch.rand(3, 6, dtype=torch.float64), 2, 0.2, 0.8, 100, EPS64)
-    torch.library.opcheck(torch.ops.torchrb.balanced_subset.default, args)
-
-    @torch.compile(fullgraph=True, backend="aot_eager")
-    def compiled(returns):
-        return torch.ops.torchrb.balanced_subset(returns, *args[1:])
-
-    for got, expected in zip(compiled(args[0]), ops.balanced_subset(*args), strict=True):
-        assert torch.equal(got, expected)
+    for groups in (0, 3):
+        returns = torch.rand(groups, 6, dtype=torch.float64)
+        assert_op_is_sound("balanced_subset", (returns, 2, 0.2, 0.8, 100, EPS64))

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from tests.ops.cases import assert_op_is_sound
 from torchrb import ops
 from torchrb.ops import reference_returns
 from torchrb.ops.schemas import ADVANTAGE_KINDS
@@ -94,15 +95,9 @@ def test_nothing_in_nothing_out(shape):
 
 
 def test_opcheck_and_compile():
-    returns = random_returns(6, 5, torch.float32)
     for kind in KINDS:
-        torch.library.opcheck(torch.ops.torchrb.group_advantage.default, (returns, kind, 1e-8))
-
-    @torch.compile(fullgraph=True, backend="aot_eager")
-    def compiled(returns):
-        return torch.ops.torchrb.group_advantage(returns, STD, 1e-8)
-
-    assert torch.equal(compiled(returns), ops.group_advantage(returns, STD, 1e-8))
+        for groups, dtype in ((6, torch.float32), (2, torch.float64), (0, torch.float32)):
+            assert_op_is_sound("group_advantage", (random_returns(groups, 5, dtype), kind, 1e-8))
 
 
 @pytest.mark.gpu

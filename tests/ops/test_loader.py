@@ -1,4 +1,4 @@
-"""Which kernels serve: what ``TORCHRB_BACKEND`` asks for, with and without a compiled library, and what is told of it."""
+"""Which kernels serve: what ``TORCHRB_BACKEND`` asks for, with and without a library that loads, and what is told."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The public API as the four reference pages have it: names, parameters in order, kinds and defaults. Facts, as data.
 
-A signature is written as the parameters of a lambda. What later stages bring stands under ``LATER``: a test asserts
+A signature is written as the parameters of a lambda. What is still to come stands under ``LATER``: a test asserts
 that it is not there yet, so that an entry has to be moved when its time comes.
 """
 
@@ -71,7 +71,7 @@ STATS = {
     "utilization": float,
 }
 
-# Names that the examples of this stage import.
+# Names that the examples import.
 NAMES = (
     *NOW,
     "LazyStackStorage",

@@ -1,4 +1,4 @@
-"""What the examples of the reference pages show, where they need no more than this stage has: the same calls, with the
+"""What the examples of the reference pages show, where they need no more than torchrb has: the same calls, with the
 import changed.
 """
 

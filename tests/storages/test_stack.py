@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from tests.cases import RECORDS, TENSORDICTS, buffer, plain
-from torchrb import LazyStackStorage, PromptGroupSampler
+from torchrb import LazyStackStorage, PromptGroupSampler, ReplayBuffer
 from torchrb.storages.keys import value_words
 
 
@@ -140,3 +140,23 @@ def test_other_records_are_refused(data):
 def test_only_the_first_dimension_is_stacked():
     with pytest.raises(ValueError, match="only stack_dim=0"):
         LazyStackStorage(2, stack_dim=1)
+
+
+def test_integers_beside_floats_are_ranked_exactly_or_not_at_all():
+    sampler = PromptGroupSampler(num_groups=1, group_key="g", strategy="reward", reward_key="r")
+    rb = ReplayBuffer(storage=LazyStackStorage(8), sampler=sampler, batch_size=1)
+    rewards = [torch.tensor(2**60), torch.tensor(2**60 + 1)]
+    rb.extend([TensorDict({"g": torch.tensor(0), "r": reward}) for reward in rewards])
+    assert int(rb.sample()["r"]) == 2**60 + 1
+    rb.add(TensorDict({"g": torch.tensor(0), "r": torch.tensor(0.5)}))
+    with pytest.raises(ValueError, match="one type"):
+        rb.sample()
+    rb[1] = TensorDict({"g": torch.tensor(0), "r": torch.tensor(7)})
+    assert int(rb.sample()["r"]) == 2**60
+
+
+def test_stats_say_nothing_of_groups_where_records_cannot_be_grouped():
+    sampler = PromptGroupSampler(num_groups=1, group_key="typo")
+    rb = ReplayBuffer(storage=LazyStackStorage(8), sampler=sampler)
+    rb.add(TensorDict({"g": torch.tensor(0)}))
+    assert "num_groups" not in rb.stats() and rb.stats()["size"] == 1

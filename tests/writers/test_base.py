@@ -43,7 +43,10 @@ def test_a_writer_without_a_storage_says_what_to_do(call):
         call(RoundRobinWriter())
 
 
-@pytest.mark.parametrize("index", [torch.tensor([True, False]), torch.tensor([0.5]), torch.tensor([1j]), [0.5], True])
+@pytest.mark.parametrize(
+    "index",
+    [torch.tensor([True, False]), torch.tensor([0.5]), torch.tensor([1j]), [0.5], True, None, "0", [[0], [1, 2]]],
+)
 def test_what_is_no_slot_number_is_refused(index):
     for track in (False, True):
         writer = RoundRobinWriter(track_generations=track)

@@ -51,8 +51,8 @@ class PromptGroupSampler(Sampler):
     stored, the batch is completed by repetition, unused records first, and a warning is raised once for each reason.
 
     ``sample(..., return_info=True)`` also tells ``group_size`` (int64 ``[num_groups]``, stored records of each drawn
-    group), ``short_group`` (bool ``[num_groups]``), ``num_valid`` (int64 ``[num_groups]``, those of them that the strategy
-    can rank: not NaN), ``num_groups`` and ``num_singleton_groups`` (ints, of all stored).
+    group), ``num_valid`` (int64 ``[num_groups]``, how many of these the strategy can rank), ``short_group`` (bool
+    ``[num_groups]``), ``num_groups`` and ``num_singleton_groups`` (ints, of all stored).
 
     Errors: TypeError for both or neither of the counts; ValueError for a batch size that is not a multiple; KeyError
     for a field that is not stored; TypeError for a storage without fields (`ListStorage`).
@@ -136,11 +136,14 @@ class PromptGroupSampler(Sampler):
 
     def stats(self, storage: Storage) -> dict[str, int]:
         """``num_groups`` and ``num_singleton_groups``: all groups singletons means that the key tells records apart
-        instead of grouping them.
+        instead of grouping them. Neither, where the records cannot be grouped by the key; `sample` says why.
         """
         if not len(storage):
             return {"num_groups": 0, "num_singleton_groups": 0}
-        index = self._index_of(storage)
+        try:
+            index = self._index_of(storage)
+        except (KeyError, TypeError, ValueError):
+            return {}
         return {"num_groups": index.num_groups, "num_singleton_groups": index.num_singletons}
 
     def _split(self, batch_size: int) -> tuple[int, int]:

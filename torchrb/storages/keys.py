@@ -36,7 +36,9 @@ def _canonical(value: Any, key: Any) -> bytes:
         return b"i" + int(value).to_bytes(16, "little", signed=True)
     if isinstance(value, float):
         if value != value:
-            raise ValueError(f"PromptGroupSampler: group key {key!r} is NaN in a stored record; NaN is no group.")
+            raise ValueError(
+                f"PromptGroupSampler: group key {key!r} is NaN in a stored record, and NaN is no group. Group by an id."
+            )
         return b"f" + struct.pack("<d", value + 0.0)
     if isinstance(value, list | tuple):
         parts = [_canonical(item, key) for item in value]

@@ -158,8 +158,20 @@ class _RewardCache:
             self._reader = JournalReader()  # what is no reward now is looked at again by the next call
             raise
         integral = all(isinstance(value, int) for value in self._values.values())
+        if not integral:
+            self._refuse_rounding(key)
         column = torch.zeros(storage.tables[0].shape[0], dtype=torch.int64 if integral else torch.float64)
         stored = sorted(self._values)
         column[stored] = torch.tensor([self._values[slot] for slot in stored], dtype=column.dtype)
         self._column = column
         return column
+
+    def _refuse_rounding(self, key: Any) -> None:
+        """Beside floats, integers are ranked as float64: ValueError for one that would be rounded."""
+        for slot, value in self._values.items():
+            if isinstance(value, int) and float(value) != value:
+                self._reader = JournalReader()
+                raise ValueError(
+                    f"PromptGroupSampler: reward_key {key!r} holds integers and floats, and {value} in record {slot} "
+                    "has no exact float64 to rank it by. Store rewards of one type."
+                )

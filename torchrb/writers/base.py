@@ -66,7 +66,10 @@ class Writer(ABC):
 
 def _as_index(index: int | Tensor | tuple) -> Tensor:
     """An index as int64 on its own device; of a tuple, its first part. TypeError for a mask or floats."""
-    slots = torch.as_tensor(index[0] if isinstance(index, tuple) and index else index)
+    try:
+        slots = torch.as_tensor(index[0] if isinstance(index, tuple) and index else index)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise TypeError(f"generations_of: expected slot numbers, got {index!r}.") from error
     if slots.dtype == torch.bool or slots.is_floating_point() or slots.is_complex():
         raise TypeError(f"generations_of: expected slot numbers, got {slots.dtype}.")
     return slots.to(torch.int64)
