@@ -18,7 +18,7 @@ from torchrb.storages.memory import zeros
 class GroupIndex:
     """Groups of a storage's live records by a key, in canonical order.
 
-    Equality is by the full key, for strings and the like by a 128-bit digest of it (`storages.keys`); groups are ordered
+    Equality is by the full key, for strings and the like by a 128-bit digest (`storages.keys`); groups are ordered
     by a fixed 64-bit hash of it, then by the key, so that draws do not depend on the order in which rows arrived. The
     index follows the storage's journal: catching up costs what was written since, whichever way, and never depends on
     how much is stored.
