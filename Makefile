@@ -1,19 +1,29 @@
-# make demo · make test · make bench · make lint · make build
+# make demo     train a small GRPO learner with and without replay (some minutes; saves replay.png)
+# make test     all tests, on the compiled path and on the plain one
+# make bench    one table: compiled against plain against torchrl, results checked before they are timed
+# make lint     formatting, ruff, mypy, the walls between rooms
+# make build    the environment and the compiled kernels, nothing else
+# make format   put code in shape
+# make clean    remove what was built
 #
 # Each target sets up what it needs on a fresh machine: an environment in $(VENV), torch, this package in editable form
 # with its native library compiled. What is already there is kept, so a second run starts at once.
 #
-#   VENV=/path/to/env   another place for the environment
-#   PYTHON=python3.12   the interpreter it is made from (3.10 or newer)
-#   TORCH='torch==2.13.0'
+#   VENV=/path/to/env     another place for the environment
+#   PYTHON=python3.12     the interpreter it is made from (3.10 or newer)
+#   TORCH='torch==2.13.0' another torch
 #   PYTEST_ARGS='tests/spec -x'
-#   TORCHRB_NATIVE, TORCHRB_CUDA   what is compiled, see setup.py
+#   DEMO_ARGS='--quick'   a demo of some seconds
+#   BENCH_ARGS='--only W1'
+#   CXX=..., TORCHRB_NATIVE=0|1, TORCHRB_CUDA=auto|0|1   what is compiled, see setup.py
 
 VENV ?= .venv
 PYTHON ?= python3
 # A plain `torch` is a CUDA build of several GB from the index; this range takes a small CPU wheel where one is offered.
 TORCH ?= torch>=2.11,<2.14
 PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -21,7 +31,11 @@ SOURCES := setup.py pyproject.toml $(shell find csrc -type f 2>/dev/null)
 CPP := $(shell find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 # With a compiler at hand a library that does not build is an error; without one the package runs on the plain torch path.
-FIND_COMPILER := for cxx in $${CXX:-c++ g++ clang++}; do \
+GIVEN_CXX := $(if $(filter default undefined,$(origin CXX)),,$(CXX))
+ifneq ($(GIVEN_CXX),)
+export CXX := $(GIVEN_CXX)
+endif
+FIND_COMPILER := for cxx in $(or $(GIVEN_CXX),c++ g++ clang++); do \
 	$$cxx -std=c++20 -x c++ -fsyntax-only /dev/null 2>/dev/null && $$cxx --version >/dev/null 2>&1 && echo 1 && break; done
 COMPILER := $(shell $(FIND_COMPILER))
 TORCHRB_NATIVE ?= $(if $(filter 1,$(COMPILER)),1,0)
@@ -32,7 +46,7 @@ OPTIONS := native=$(TORCHRB_NATIVE) cuda=$(TORCHRB_CUDA) torch=$(TORCH)
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \?//p;/^$$/q' Makefile
+	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
 
 build: $(VENV)/.with-build
 	@TORCHRB_BACKEND=$$(ls torchrb/_native*.so >/dev/null 2>&1 && echo native || echo reference) \
@@ -52,10 +66,10 @@ test: $(VENV)/.with-test
 	TORCHRB_BACKEND=reference $(PY) -m pytest $$rest $(PYTEST_ARGS)
 
 demo: $(VENV)/.with-demo
-	$(PY) examples/grpo_replay.py
+	$(PY) examples/grpo_replay.py $(DEMO_ARGS)
 
 bench: $(VENV)/.with-bench
-	$(PY) -m benchmarks
+	$(PY) -m benchmarks --out out $(BENCH_ARGS)
 
 lint: $(VENV)/.with-lint
 	$(PY) -m ruff check .

@@ -94,13 +94,14 @@ def print_table(outcomes: dict[str, list[Outcome]]) -> None:
     runs = list(outcomes.values())
     rewards = [torch.tensor([outcome.reward for outcome in group]) for group in runs]  # [seeds, evaluations]
     totals = [sum((outcome.counts for outcome in group), start=Counter()) for group in runs]
-    print()
+    seeds = len(runs[0])
+    print(f"\nRewards are means over the pool of prompts; counts are summed over {seeds} seed{'s' * (seeds > 1)}.\n")
     row("", *outcomes)
     row("reward at the start", *(f"{r[:, 0].mean():.3f}" for r in rewards))
     row("reward at the end, each seed", *(" ".join(f"{x:.2f}" for x in r[:, -1].tolist()) for r in rewards))
     row("reward at the end, mean", *(f"{r[:, -1].mean():.3f}" for r in rewards))
     row("reward, mean over the run", *(f"{r.mean():.3f}" for r in rewards))
-    row("prompts it still never solves", *(t["unsolved"] for t in totals))
+    row("prompts never solved", *(f"{t['unsolved']} of {t['prompts']}" for t in totals))
     row("rollouts", *(t["rollouts"] for t in totals))
     row("groups kept", *(t["kept"] for t in totals))
     row("groups dropped, all right or wrong", *(t["dropped"] for t in totals))
@@ -111,8 +112,8 @@ def print_table(outcomes: dict[str, list[Outcome]]) -> None:
     row("  patched in", *(t["patched"] for t in totals))
     row("  too late, refused", *(t["late"] for t in totals))
     row("  answered before, refused", *(t["second"] for t in totals))
-    row("patched rows checked, drawn or kept", *(t["checked"] for t in totals))
-    row("  landed on another record", *(t["wrong"] for t in totals))
+    row("patched rows looked at again", *(t["checked"] for t in totals))
+    row("  with another record's patch", *(t["wrong"] for t in totals))
 
 
 def save_picture(outcomes: dict[str, list[Outcome]], strategy: str, path: str) -> None:
@@ -152,6 +153,11 @@ def main() -> None:
             rollouts=min(arguments.rollouts, 1_500), prompts=16, prompts_per_step=4, capacity=64, evaluations=3
         )
 
+    print(
+        f"GRPO with and without replay on countdown: three methods, {len(seeds)} seeds, {base.rollouts} rollouts each."
+    )
+    if not arguments.quick:
+        print("This takes some minutes on two cores; --quick is a run of seconds.")
     torch.set_num_threads(1)  # the matrices are small: a second thread would mostly wait
     torch.manual_seed(0)
     warm = Policy()

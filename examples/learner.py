@@ -106,7 +106,7 @@ class Learner:
             self.evaluate()
         self.reference.close()
         counts.update(self.reference.counts)
-        counts["unsolved"] = int((self.success < 0.01).sum())
+        counts["unsolved"], counts["prompts"] = int((self.success < 0.01).sum()), self.config.prompts
         self.check_patches(self.buffer[:])
         return self.outcome
 

@@ -1,4 +1,10 @@
-"""torchrb: a replay buffer that lives where the learner lives."""
+"""A replay buffer that lives where the learner lives: groups of rollouts, drawn and patched on the device.
+
+Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
+`LazyStackStorage`. Samplers: `RandomSampler`, `PromptGroupSampler`. Writers: `RoundRobinWriter`,
+`TensorDictRoundRobinWriter`. Groups to gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether
+compiled kernels or plain torch serve a device.
+"""
 
 from torchrb.advantages import group_advantages as group_advantages
 from torchrb.buffer import ReplayBuffer as ReplayBuffer
@@ -19,3 +25,23 @@ from torchrb.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWr
 from torchrb.writers import Writer as Writer
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ConditionalUpdateResult",
+    "LazyStackStorage",
+    "LazyTensorStorage",
+    "ListStorage",
+    "MCAdvantageSelector",
+    "PromptGroupSampler",
+    "RandomSampler",
+    "ReplayBuffer",
+    "RoundRobinWriter",
+    "Sampler",
+    "Storage",
+    "TensorDictReplayBuffer",
+    "TensorDictRoundRobinWriter",
+    "TensorStorage",
+    "Writer",
+    "backend_of",
+    "group_advantages",
+]

@@ -53,6 +53,7 @@ def group_advantages(
         raise ValueError(f"group_advantages: kind must be one of {ADVANTAGE_KINDS}, got {kind!r}.")
     if not epsilon >= 0:
         raise ValueError(f"group_advantages: epsilon must be a number of at least 0, got {epsilon!r}.")
+    returns = torch.as_tensor(returns)
     if returns.is_complex():
         raise ValueError(f"group_advantages: returns must be real numbers, got {returns.dtype}.")
     returns = returns.detach()

@@ -68,7 +68,7 @@ class ReplayBuffer:
         self._writer = _made("writer", writer, Writer, self._default_writer)
         self._writer.register_storage(self._storage)
         self._collate_fn = collate_fn or _default_collate(self._storage)
-        self._batch_size = None if batch_size is None else _checked_batch_size(batch_size)
+        self._batch_size = None if batch_size is None else _checked_batch_size(batch_size, type(self).__name__)
         self.generator = generator
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
@@ -184,7 +184,7 @@ class ReplayBuffer:
         ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
         RuntimeError when the storage is empty or no batch size is known.
         """
-        num = self._batch_size if batch_size is None else _checked_batch_size(batch_size)
+        num = self._batch_size if batch_size is None else _checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
         storage = self._storage
@@ -344,15 +344,21 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
 def _made(name: str, part: Any, kind: type[_Part], default: Callable[[], _Part]) -> _Part:
     """A part of the buffer from an instance, a callable or nothing."""
-    made = default() if part is None else part() if callable(part) and not isinstance(part, kind) else part
+    try:
+        made = default() if part is None else part() if callable(part) and not isinstance(part, kind) else part
+    except TypeError as error:
+        raise TypeError(
+            f"ReplayBuffer: {name} is called without arguments to make one, and {part!r} did not like it ({error}). "
+            "Pass an instance, or a lambda."
+        ) from error
     if not isinstance(made, kind):
         raise TypeError(f"ReplayBuffer: {name} must be a {kind.__name__} or make one, got {type(made).__name__}.")
     return made
 
 
-def _checked_batch_size(batch_size: int) -> int:
+def _checked_batch_size(batch_size: int, call: str) -> int:
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"ReplayBuffer: batch_size must be a positive int, got {batch_size!r}.")
+        raise ValueError(f"{call}: batch_size must be a positive int, got {batch_size!r}.")
     return batch_size
 
 

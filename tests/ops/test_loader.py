@@ -25,9 +25,7 @@ def load(monkeypatch: pytest.MonkeyPatch, mode: str | None) -> str | None:
 
 
 @pytest.mark.parametrize("mode", [None, "auto"])
-@pytest.mark.parametrize(
-    ("library", "problem"), [(None, "without its compiled kernels"), (b"no library", "do not fit torch")]
-)
+@pytest.mark.parametrize(("library", "problem"), [(None, "no compiled kernels"), (b"no library", "do not fit torch")])
 def test_what_cannot_be_loaded_is_said_once_and_served_in_plain_torch(monkeypatch, package, mode, library, problem):
     if library is not None:
         (package / "_native.so").write_bytes(library)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 PROPERTY = "property"
 
-# Class: its constructor and its members. Seeds 004, 000, 002 and 003, in this order.
+# Class: its constructor and its members.
 NOW: dict[str, dict[str, str]] = {
     "RoundRobinWriter": {
         "__init__": "compilable=False, *, track_generations=False",

@@ -20,7 +20,17 @@ def _load() -> str | None:
         raise ValueError(f"torchrb: TORCHRB_BACKEND must be one of {_MODES}, got {mode!r}.")
     if mode == "reference":
         return None
-    found = sorted(Path(__file__).parents[1].glob("_native*.so"))
+    package = Path(__file__).parents[1]
+    if (package.parent / "setup.py").exists():
+        remedy = (
+            f"This is the source tree in {package.parent}: compile it in place (make build, or pip install "
+            "--no-build-isolation -e .), or start Python elsewhere to get an installed copy."
+        )
+    else:
+        remedy = (
+            "Reinstall it where there is a C++ compiler: pip install --no-build-isolation --force-reinstall --no-deps"
+        )
+    found = sorted(package.glob("_native*.so"))
     if found:
         try:
             torch.ops.load_library(str(found[0]))
@@ -28,16 +38,14 @@ def _load() -> str | None:
         except OSError as error:
             problem = f"its compiled kernels do not fit torch {torch.__version__} ({error})"
     else:
-        problem = "it was installed without its compiled kernels"
-    remedy = "Reinstall it with a C++ compiler present: pip install --no-build-isolation --force-reinstall --no-deps ."
+        problem = f"there are no compiled kernels in {package}"
     if mode == "native":
         raise ImportError(f"torchrb: TORCHRB_BACKEND=native, but {problem}. {remedy}")
-    warnings.warn(
+    text = (
         f"torchrb: {problem}; everything works, in plain torch, and slower. {remedy} "
-        "TORCHRB_BACKEND=reference asks for the plain path and silences this.",
-        RuntimeWarning,
-        stacklevel=2,
+        "TORCHRB_BACKEND=reference asks for the plain path and silences this."
     )
+    warnings.warn_explicit(text, RuntimeWarning, "torchrb", 0)  # no line of anybody's code is at fault
     return None
 
 

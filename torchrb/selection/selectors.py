@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from torchrb import ops
@@ -153,6 +153,11 @@ class MCAdvantageSelector:
     def _returns(self, candidates: TensorDictBase) -> Tensor:
         """One return for each candidate, ``[n]``, on the CPU: the answer is a list."""
         key = self.in_keys[0]
+        if not is_tensor_collection(candidates):
+            raise TypeError(
+                f"{type(self).__name__}.select: candidates must be a tensordict with {key!r}, got "
+                f"{type(candidates).__name__}. select_batch takes tensors."
+            )
         returns = candidates.get(key, None)
         if returns is None:
             raise KeyError(

@@ -31,7 +31,7 @@ def resolve(index: Any, length: int, device: torch.device, call: str) -> Slots:
         index = range(*index.indices(length))
     if isinstance(index, range):
         index = torch.arange(index.start, index.stop, index.step) if len(index) else []
-    if isinstance(index, tuple) or not isinstance(index, int | np.integer | np.ndarray | Tensor | Sequence):
+    if isinstance(index, tuple | str) or not isinstance(index, int | np.integer | np.ndarray | Tensor | Sequence):
         raise TypeError(f"{call}: expected an int, slice, range, list, array or tensor as index, got {index!r}.")
     try:
         slots = torch.as_tensor(index, device=device)

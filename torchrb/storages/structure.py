@@ -107,7 +107,10 @@ def as_batch(data: Any, call: str) -> Any:
             return torch.cat(items)
         return pytree.tree_map(lambda *parts: torch.cat(parts), items[0], *items[1:])
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{call}: the items of the list cannot be stacked into one batch: {error}") from error
+        raise ValueError(
+            f"{call}: the items of the list cannot be stacked into one batch ({error}). "
+            "Rows of different shapes go into a LazyStackStorage."
+        ) from error
 
 
 def _check_alike(items: Sequence[Any], call: str) -> None:
@@ -209,9 +212,11 @@ class TensorDictStructure:
         if not is_tensor_collection(batch):
             raise TypeError(f"{call}: the storage holds tensordicts, got {type(batch).__name__}.")
         if batch.batch_size[1:] != self._root.tail or not batch.batch_dims:
-            expected = ["n", *self._root.tail]
+            expected, got = [*self._root.tail], [*batch.batch_size]
+            if call == "add":  # which was given a record, and made a batch of one of it
+                raise ValueError(f"add: a record has batch_size {expected}, got {got[1:]}. A batch is for extend().")
             remedy = "" if batch.batch_dims else " One record is for add()."
-            raise ValueError(f"{call}: expected batch_size {expected}, got {[*batch.batch_size]}.{remedy}")
+            raise ValueError(f"{call}: expected batch_size {['n', *expected]}, got {got}.{remedy}")
         leaves: dict[tuple, Tensor] = {}
         objects: dict[tuple, list] = {}
         _walk(batch, (), leaves, objects)
