@@ -27,8 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from setuptools import setup
-from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError as old:  # a new environment may come with a setuptools of years ago, and no isolation replaces it
+    raise SystemExit("torchrb needs setuptools 77 or newer to build: pip install -U setuptools") from old
 
 ROOT = Path(__file__).resolve().parent
 TARGET = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # 2.11: the oldest torch that the library loads under

@@ -28,7 +28,8 @@ def _load() -> str | None:
         )
     else:
         remedy = (
-            "Reinstall it where there is a C++ compiler: pip install --no-build-isolation --force-reinstall --no-deps"
+            "Reinstall it where there is a C++ compiler: in the folder of its sources, pip install --no-build-isolation "
+            "--force-reinstall --no-deps ."
         )
     found = sorted(package.glob("_native*.so"))
     if found:
