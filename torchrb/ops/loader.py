@@ -28,7 +28,7 @@ def _load() -> str | None:
         )
     else:
         remedy = (
-            "Reinstall it where there is a C++ compiler: in the folder of its sources, pip install --no-build-isolation "
+            "Reinstall it where there is a C++ compiler: in its source folder, pip install --no-build-isolation "
             "--force-reinstall --no-deps ."
         )
     found = sorted(package.glob("_native*.so"))
