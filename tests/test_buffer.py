@@ -215,3 +215,15 @@ def test_it_shows_its_parts():
         part in shown
         for part in ("LazyTensorStorage(len=0, max_size=4", "RandomSampler()", "RoundRobinWriter", "batch_size=3")
     )
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_records_with_a_batch_size_of_their_own_carry_their_index(kind):
+    rb = buffer(kind, batch_size=4)
+    rb.extend(TensorDict({"x": torch.arange(24).view(8, 3)}, [8, 3]))
+    batch = rb.sample()
+    assert batch.batch_size == (4, 3) and batch["index"].shape == batch["index_generation"].shape == (4, 3)
+    assert (batch["x"] == batch["index"] * 3 + torch.arange(3)).all()
+    assert rb[2]["index"].tolist() == [2, 2, 2]
+    rb.extend(batch)  # as it is
+    assert rb[:4]["x"].tolist() == batch["x"].tolist()

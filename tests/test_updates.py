@@ -224,3 +224,21 @@ def test_fields_are_the_leaves_by_their_keys():
     assert fields_of(nested, "call") == {"a": 1, ("b", "c"): 2, ("b", "d", "e"): 3, "f": 4}
     td = TensorDict({"s": "text", "in": {"x": torch.ones(1)}}, [1])
     assert set(fields_of(td, "call")) == {"s", ("in", "x")}
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "version"),
+    [
+        (torch.uint8, torch.tensor([-1], dtype=torch.int8)),
+        (torch.int8, torch.tensor([200], dtype=torch.uint8)),
+        (torch.uint32, torch.tensor([-1], dtype=torch.int32)),
+        (torch.int64, torch.tensor([2**63 + 5], dtype=torch.uint64)),
+    ],
+)
+def test_a_version_that_would_wrap_round_is_refused(stored_as, version):
+    rb = stored(version_dtype=stored_as)
+    with pytest.raises(ValueError, match="does not fit field 'v'"):
+        update(rb, [0], {"x": torch.tensor([9])}, version_key="v", version=version)
+    assert rb[0]["v"].item() == 5
+    fits = version.to(torch.int64).clamp(6, 7).to(version.dtype)
+    assert update(rb, [0], {"x": torch.tensor([9])}, version_key="v", version=fits).updated_count == 1

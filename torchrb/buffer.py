@@ -127,8 +127,9 @@ class ReplayBuffer:
             raise RuntimeError(
                 f"update_if_present: {name} does not track generations. Construct it with track_generations=True."
             )
-        with self._storage.lock:
-            plan = updates.plan(self._storage, index, generation, patch, version_key, version, require_newer)
+        storage = self._storage
+        with storage.lock:
+            plan = updates.plan(storage, index, generation, patch, version_key, version, require_newer)
             return updates.apply(plan, torch.as_tensor(index).device)
 
     def set_(self, key: Any, value: Any) -> ReplayBuffer:
@@ -137,11 +138,12 @@ class ReplayBuffer:
 
     def set_at_(self, key: Any, value: Any, index: Any) -> ReplayBuffer:
         """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
-        with self._storage.lock:
-            slots = resolve(index, len(self), self._storage.device, "set_at_")
+        storage = self._storage
+        with storage.lock:
+            slots = resolve(index, len(storage), storage.device, "set_at_")
             if not slots.shape:
                 value = torch.as_tensor(value).unsqueeze(0) if not isinstance(value, str | None) else [value]
-            self._storage.write_fields(slots.flat, {key: value}, "set_at_")
+            storage.write_fields(slots.flat, {key: value}, "set_at_")
         return self
 
     def update_(
@@ -161,8 +163,9 @@ class ReplayBuffer:
         return self._set_everywhere(fields, "update_")
 
     def _set_everywhere(self, fields: Mapping[Any, Any], call: str) -> ReplayBuffer:
-        with self._storage.lock:
-            self._storage.write_fields(torch.arange(len(self), device=self._storage.device), fields, call)
+        storage = self._storage
+        with storage.lock:
+            storage.write_fields(torch.arange(len(storage), device=storage.device), fields, call)
         return self
 
     def write_all(self, data: Any, end: int | None = None) -> None:
@@ -212,7 +215,7 @@ class ReplayBuffer:
     def __getitem__(self, index: Any) -> Any:
         storage = self._storage
         with storage.lock:
-            slots = resolve(index, len(self), storage.device, "ReplayBuffer[...]")
+            slots = resolve(index, len(storage), storage.device, "ReplayBuffer[...]")
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
             data = self._collate_fn(data)
@@ -338,7 +341,10 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
         if isinstance(data, TensorDictBase):
             for key, value in info.items():
-                data.set(key, value)
+                inner = data.batch_dims - value.dim()  # batch dimensions within a record
+                data.set(
+                    key, value.view(*value.shape, *[1] * inner).expand(data.batch_size).clone() if inner > 0 else value
+                )
         return data
 
 

@@ -14,7 +14,8 @@ from torchrb.ops.schemas import HEADER_BYTES, SLOT_COUNT_SHIFT
 
 def new_headers(capacity: int, device: torch.device) -> Tensor:
     """A table of nothing but headers: every slot never written, uint8 ``[capacity, 16]``."""
-    return torch.zeros(capacity, HEADER_BYTES, dtype=torch.uint8, device=device)
+    with torch.inference_mode(False):
+        return torch.zeros(capacity, HEADER_BYTES, dtype=torch.uint8, device=device)
 
 
 def words_of(tables: list[Tensor]) -> Tensor:

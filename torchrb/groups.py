@@ -49,9 +49,9 @@ class GroupIndex:
             column = self._digests.catch_up(always)
         capacity, words = storage.tables[0].shape[0], column.template.shape[1:].numel()
         if self.keys.shape != (capacity, words):
-            self.keys = zeros(capacity, words, dtype=torch.int64, device=storage.device)
-            self.links = zeros(group_links_size(capacity), dtype=torch.int32, device=storage.device)
-            self._position = 0
+            keys = zeros(capacity, words, dtype=torch.int64, device=storage.device)
+            links = zeros(group_links_size(capacity), dtype=torch.int32, device=storage.device)
+            self.keys, self.links, self._position = keys, links, 0
         counts = ops.group_index_update_(
             self.keys, self.links, storage.control, storage.journal, -1 if always else self._position, *column
         )
@@ -76,14 +76,14 @@ class _Digests:
     def catch_up(self, always: bool) -> Column:
         storage, tables = self._storage, self._storage.tables
         capacity = tables[0].shape[0]
-        changed = self._reader.catch_up(storage.control, storage.journal)
-        if always or changed is None or self._words.shape[0] != capacity:
-            self._words = torch.zeros(capacity, DIGEST_WORDS, dtype=torch.int64, device=storage.device)
-            changed = torch.arange(len(storage), device=storage.device)
-        changed = changed[(words_of(tables)[changed] & SLOT_LIVE) != 0]
         try:
+            changed = self._reader.catch_up(storage.control, storage.journal)
+            if always or changed is None or self._words.shape[0] != capacity:
+                self._words = zeros(capacity, DIGEST_WORDS, dtype=torch.int64, device=storage.device)
+                changed = torch.arange(len(storage), device=storage.device)
+            changed = changed[(words_of(tables)[changed] & SLOT_LIVE) != 0]
             self._words[changed] = storage.key_words(self._key, changed)
-        except Exception:
+        except BaseException:
             self._reader = JournalReader()  # what cannot be a key now is looked at again by the next call
             self._words = self._words[:0]
             raise

@@ -17,7 +17,8 @@ _MIN_ENTRIES = 64
 
 def new_journal(capacity: int, device: torch.device) -> Tensor:
     """An empty ring, int64."""
-    return torch.zeros(max(capacity, _MIN_ENTRIES), dtype=torch.int64, device=device)
+    with torch.inference_mode(False):
+        return torch.zeros(max(capacity, _MIN_ENTRIES), dtype=torch.int64, device=device)
 
 
 class JournalReader:

@@ -186,6 +186,11 @@ def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any
     converted = given.to(leaf.dtype)
     if given.device.type == "cpu" and given.dtype != leaf.dtype:
         same = (converted.to(given.dtype) == given) | (given != given)
+        # A number that wrapped round comes back as it was, but with another sign.
+        if given.dtype == torch.uint64 and not converted.is_floating_point():
+            same &= given.to(torch.int64) >= 0
+        elif given.dtype != torch.uint64 and not given.is_floating_point():
+            same &= (given.to(torch.int64) < 0) == (converted.to(torch.float64) < 0)
         if not bool(same.all()):
             value = given[~same][0].item()
             raise ValueError(f"{_CALL}: version {value} does not fit field {key!r}, which is stored as {leaf.dtype}.")

@@ -37,7 +37,9 @@ class ControlLock {
   template <typename SlotOf>
   void note(int64_t* journal, int64_t size, int64_t num, const SlotOf& slot_of) {
     const int64_t head = get(kControlJournal), first = std::max<int64_t>(0, num - size);
-    int64_t place = first < num ? (head + first) % size : 0;
+    // Unsigned: inside the ring whatever the head is.
+    auto place =
+        static_cast<int64_t>(first < num ? static_cast<uint64_t>(head + first) % static_cast<uint64_t>(size) : 0);
     for (int64_t i = first; i < num; ++i) {
       std::atomic_ref<int64_t>(journal[place]).store(slot_of(i), std::memory_order_relaxed);
       place = place + 1 == size ? 0 : place + 1;

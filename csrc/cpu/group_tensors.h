@@ -9,6 +9,7 @@ namespace torchrb {
 inline GroupIndex group_index_of(const Tensor& keys, const Tensor& links, int64_t capacity, const char* op) {
   check_tensor(keys, ScalarType::Long, 2, op, "keys");
   check_tensor(links, ScalarType::Int, 1, op, "links");
+  check(capacity <= INT32_MAX, op, "an index counts rows in 32 bits, got a capacity of ", capacity, ".");
   check(keys.size(0) == capacity, op, "keys must have a row for each of ", capacity, " rows, got ", keys.size(0), ".");
   check_numel(links, GroupIndex::size(capacity), op, "links");
   return {static_cast<int64_t*>(keys.data_ptr()), keys.size(1), static_cast<int32_t*>(links.data_ptr()), capacity};

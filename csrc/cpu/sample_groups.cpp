@@ -106,20 +106,20 @@ struct Batch {
   void draw_groups_again(int64_t begin, int64_t end) const {
     RowSelector selector(strategy, cells);
     std::vector<Candidate> rows;
-    std::vector<int64_t> used;
-    std::unordered_map<int64_t, std::vector<int64_t>> places;  // of each rank, so far
+    struct Earlier {
+      int64_t times = 0;
+      std::vector<int64_t> used;  // ascending, never more than the group has
+    };
+    std::unordered_map<int64_t, Earlier> earlier;  // draws of each rank, so far
     for (int64_t place = 0; place < end; ++place) {
-      std::vector<int64_t>& earlier = places[draws[place].rank];
-      if (place >= begin) {
-        used.clear();
-        for (const int64_t other : earlier) {
-          const int64_t* first = slots + other * per_group;
-          used.insert(used.end(), first, first + std::min(per_group, draws[place].size()));
-        }
-        std::sort(used.begin(), used.end());
-        draw_rows(place, static_cast<int64_t>(earlier.size()), used, selector, rows);
-      }
-      earlier.push_back(place);
+      auto& [times, used] = earlier[draws[place].rank];
+      if (place >= begin) draw_rows(place, times, used, selector, rows);
+      ++times;
+      if (static_cast<int64_t>(used.size()) == draws[place].size()) continue;
+      const int64_t* first = slots + place * per_group;
+      used.insert(used.end(), first, first + std::min(per_group, draws[place].size()));
+      std::sort(used.begin(), used.end());
+      used.erase(std::unique(used.begin(), used.end()), used.end());
     }
   }
 
@@ -160,6 +160,9 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor keys, Tenso
                                                  int64_t groups, int64_t per_group, int64_t strategy) {
   check(groups >= 0 && per_group >= 0, kOp, "groups and per_group must not be negative, got ", groups, " and ",
         per_group, ".");
+  constexpr int64_t kMostRows = int64_t{1} << 48;  // so that no size below overflows
+  check(groups < kMostRows && (groups == 0 || per_group < kMostRows / groups), kOp, "a batch of ", groups,
+        " groups of ", per_group, " rows is too large.");
   check(strategy >= 0 && strategy < kNumStrategies, kOp, "strategy must be below ", kNumStrategies, ", got ", strategy,
         ".");
   Batch batch{};

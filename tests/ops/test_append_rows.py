@@ -138,3 +138,12 @@ def test_what_would_touch_foreign_memory_is_refused():
         append(records, values, 3)
     assert not records.tables[0].any()
     assert not records.control.any()
+
+
+def test_a_journal_whose_head_turned_negative_stays_inside_its_ring():
+    records = lay_out([], 4, "packed")
+    around = torch.full((12,), -7)
+    records.journal = around[4:8]
+    records.control[CONTROL_JOURNAL] = -5
+    append(records, [], 3)
+    assert around[:4].tolist() == around[8:].tolist() == [-7] * 4 and set(records.journal.tolist()) >= {0, 1, 2}

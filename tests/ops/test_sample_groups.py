@@ -269,6 +269,8 @@ def test_what_would_touch_foreign_memory_is_refused():
     index = stored([0, 1], [0.0, 1.0])
     with pytest.raises(RuntimeError, match="groups and per_group must not be negative"):
         index.sample(0, 1, -1)
+    with pytest.raises(RuntimeError, match="is too large"):
+        index.sample(0, 2**16, 2**48)  # whose product is 0 in 64 bits
     with pytest.raises(RuntimeError, match="strategy must be below 4, got 4"):
         op("sample_groups")(*index.sample_args(0, 1, 1, "random", 1)[:-1], 4)
     args = list(index.sample_args(0, 1, 1, "reward", 1))
@@ -279,3 +281,10 @@ def test_what_would_touch_foreign_memory_is_refused():
     empty = Index(lay_out(index.records.leaves, 3, "packed"), 0)
     with pytest.raises(RuntimeError, match="there must be at least one group"):
         empty.sample(0, 1, 1)
+
+
+@needs_kernel
+def test_a_group_drawn_again_and_again_costs_the_same_each_time():
+    index = stored([0, 0, 0], [0.0, 1.0, 2.0])
+    slots, _, _ = index.sample(0, 200_000, 1)  # minutes, if each draw looked at all before it
+    assert sorted(slot for (slot,) in slots[:3]) == [0, 1, 2]

@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from tests.cases import DTYPES, LAYOUTS, buffer
 from tests.oracle import Row, assert_group
 from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer, TensorStorage
+from torchrb.groups import GroupIndex
 
 STRATEGIES = ("random", "recency", "reward", "variance")
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -243,3 +244,28 @@ def test_both_layouts_draw_the_same(strategy):
         rb = grouped(strategy, [2, 2, 0, 0, 1, 1, 1], [0.5, 0.25, 1, 2, 3, 3, 1], kind, num_groups=2)
         drawn.append([draw(rb, 4)[0] for _ in range(4)])
     assert drawn[0] == drawn[1]
+
+
+def test_two_storages_may_share_a_sampler_at_the_same_time(monkeypatch):
+    sampler = PromptGroupSampler(num_groups=1, group_key="g")
+    ours, other = (buffer(sampler=sampler, batch_size=4) for _ in range(2))
+    ours.extend(TensorDict({"g": torch.zeros(4)}, [4]))
+    other.extend(TensorDict({"g": torch.arange(8.0) // 4}, [8]))
+    catch_up, others = GroupIndex.catch_up, []
+
+    def interrupted(index, **kwargs):
+        catch_up(index, **kwargs)
+        if not others:  # another thread draws for its own storage, whose lock is another one
+            others.append(None)
+            other.sample()
+
+    monkeypatch.setattr(GroupIndex, "catch_up", interrupted)
+    assert sorted(ours.sample()["index"].tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_key_that_no_backend_compares_is_refused_by_all(dtype):
+    rb = buffer(sampler=PromptGroupSampler(num_groups=1, group_key="g"), batch_size=2)
+    rb.extend(TensorDict({"g": torch.zeros(4).to(dtype)}, [4]))
+    with pytest.raises(TypeError, match="group_key 'g' must hold integers"):
+        rb.sample()

@@ -15,10 +15,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from tests.spec.builders import STRATEGIES, TENSOR_STORAGES, buffer_of, group_sampler, numbered, numbers_of
-from torchrb import TensorDictReplayBuffer, TensorDictRoundRobinWriter, TensorStorage
+from torchrb import (
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    RoundRobinWriter,
+    TensorDictReplayBuffer,
+    TensorDictRoundRobinWriter,
+    TensorStorage,
+)
 
 CAPACITY = 12
 PATCHES = 1000  # notes a record can be told apart by
@@ -219,3 +227,88 @@ def test_counters_agree_with_the_writers(kind):
     assert rb.storage.cursor == rb.write_count % CAPACITY
     last = {index: generation for index, generation in sorted(crowd.named)}
     assert rb.writer.generations_of(torch.arange(CAPACITY)).tolist() == [last[slot] for slot in range(CAPACITY)]
+
+
+# --- code of the records' own, run in the middle of a call -----------------------------------------------------------
+
+
+class Meddler:
+    """A record that does something once: when it is copied, or when it is dropped."""
+
+    def __init__(self, act: Callable[[], object] | None, when: str) -> None:
+        self.act, self.when = act, when
+
+    def __deepcopy__(self, memo: dict) -> Meddler:
+        if self.when == "copied":
+            self._once()
+        stored = Meddler(self.act, self.when)
+        self.act = None
+        return stored
+
+    def __del__(self) -> None:
+        if self.when == "dropped":
+            self._once()
+
+    def _once(self) -> None:
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+
+
+def with_objects(numbers: list[int], objects: list[object]) -> TensorDict:
+    rows = TensorDict({"n": torch.tensor(numbers)}, [len(numbers)])
+    rows["object"] = NonTensorStack(*(NonTensorData(item) for item in objects))
+    return rows
+
+
+def test_a_dropped_object_that_writes_does_not_tear_records():
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(2))
+    meddle = Meddler(lambda: rb.extend(with_objects([2, 2], ["inner", "inner"])), "dropped")
+    rb.extend(with_objects([0, 0], [meddle, "first"]))
+    rb.extend(with_objects([1, 1], ["outer", "outer"]))
+    batch = rb[:]
+    assert batch["n"].tolist() == [2, 2] and list(batch["object"]) == ["inner", "inner"]
+
+
+def test_a_dropped_record_that_writes_does_not_tear_a_list():
+    rb = ReplayBuffer(storage=ListStorage(2), collate_fn=lambda records: records)
+    rb.extend([Meddler(lambda: rb.extend(["inner", "inner"]), "dropped"), "first"])
+    rb.extend(["outer", "outer"])
+    assert rb[:] == ["inner", "inner"]
+
+
+def test_a_record_that_writes_while_it_is_read_keeps_its_own_generation():
+    writer = RoundRobinWriter(track_generations=True)
+    rb = ReplayBuffer(storage=ListStorage(1), writer=writer, collate_fn=lambda records: records, batch_size=1)
+    rb.add(Meddler(None, "copied"))
+    rb.storage._items[0].act = lambda: rb.add("inner")
+    batch, info = rb.sample(return_info=True)
+    assert isinstance(batch[0], Meddler) and info["index_generation"].tolist() == [0]
+
+
+def test_an_object_that_writes_the_first_batch_is_held_against_it():
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(4))
+    inner = TensorDict({"n": torch.tensor([1.5])}, [1])
+    inner["object"] = NonTensorStack(NonTensorData("inner"))
+    with pytest.raises(ValueError, match=r"'n' is stored as torch.float32"):
+        rb.extend(with_objects([1], [Meddler(lambda: rb.extend(inner), "copied")]))
+    assert rb[:]["n"].tolist() == [1.5]
+
+
+@pytest.mark.parametrize("read", [lambda rb: rb[-1], lambda rb: rb.set_at_((), torch.tensor([9]), [-1])])
+def test_a_call_stays_with_the_storage_it_began_on(read):
+    rb = ReplayBuffer(storage=LazyTensorStorage(8))
+    rb.extend(torch.arange(8))
+    first, second = rb.storage, LazyTensorStorage(2)
+
+    class Swapping:
+        def __enter__(self) -> None:
+            if rb.storage is first:
+                rb.set_storage(second)
+
+        def __exit__(self, *_: object) -> None: ...
+
+    lock, first.lock = first.lock, Swapping()
+    read(rb)
+    first.lock = lock
+    assert int(first[-1]) in (7, 9) and first[2].tolist() == 2

@@ -21,6 +21,7 @@ from torchrb import (
     LazyTensorStorage,
     ListStorage,
     ReplayBuffer,
+    RoundRobinWriter,
     TensorDictReplayBuffer,
     TensorStorage,
 )
@@ -340,3 +341,62 @@ def test_only_what_it_is_made_from_is_adopted_not_what_is_written_later(kind):
     batch = rb[:]
     scribble(batch)
     assert numbers_of(rb[:]) == [30, 31, 32, 33]
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: torch.from_numpy(x.numpy())])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda rb, rows: rb.__setitem__(range(1, 5), {"x": rows}),
+        lambda rb, rows: rb.set_at_("x", rows, range(1, 5)),
+        lambda rb, rows: rb.extend({"x": rows}),
+        lambda rb, rows: rb.update_if_present(
+            index=torch.arange(1, 5), generation=rb.writer.generations_of(torch.arange(1, 5)), patch={"x": rows}
+        ),
+    ],
+)
+def test_rows_of_adopted_memory_are_read_before_they_are_written(write, view):
+    x = torch.arange(8)
+    rb = ReplayBuffer(storage=TensorStorage({"x": x}), writer=RoundRobinWriter(track_generations=True))
+    rb.extend({"x": torch.tensor([0])})  # the next append starts at slot 1
+    write(rb, view(x)[:4])
+    assert x.tolist() == [0, 0, 1, 2, 3, 5, 6, 7]
+
+
+def test_adopted_slots_do_not_change_under_a_write():
+    slots = torch.tensor([1, 2, 0])
+    rb = ReplayBuffer(storage=TensorStorage({"x": slots}))
+    rb[slots] = {"x": torch.tensor([0, 0, 2])}
+    assert slots.tolist() == [2, 0, 0]
+
+
+@pytest.mark.parametrize("second", [slice(0, 4), slice(2, 6)])
+def test_fields_that_share_memory_are_not_adopted(second):
+    x = torch.arange(8)
+    with pytest.raises(ValueError, match="'b' shares memory"):
+        TensorStorage({"a": x[:4], "b": x[second]})
+    assert len(TensorStorage({"a": x[:4], "b": x[4:]})) == 4
+
+
+def test_an_array_of_objects_is_copied_with_all_it_holds():
+    mine = [1]
+    rb = ReplayBuffer(storage=ListStorage(2), collate_fn=lambda records: records)
+    rb.add(np.array([mine, None], dtype=object))
+    mine.append(2)
+    assert rb[0][0] == [1]
+
+
+def test_what_a_first_batch_makes_in_inference_mode_is_written_outside():
+    for storage in (*STORAGES, "adopted"):
+        with torch.inference_mode():
+            rows = {"x": torch.arange(4)}
+            rb = ReplayBuffer(storage=TensorStorage(rows)) if storage == "adopted" else buffer_of(storage, 4)
+            rb.extend([rows["x"][:1]] if storage == "list" else rows if storage == "adopted" else numbered(range(4)))
+        if storage == "adopted":
+            rb[0] = {"x": torch.tensor(7)}
+            assert rows["x"].tolist() == [7, 1, 2, 3]
+        elif storage != "list":
+            rb.extend(numbered([9]))
+            assert numbers_of(rb[:]) == [9, 1, 2, 3]
+        rb.empty()
+        assert len(rb) == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -167,3 +170,15 @@ def test_records_along_several_dimensions_are_refused():
 def test_a_list_has_no_index_of_several_dimensions(kind):
     with pytest.raises(TypeError, match=r"an index must have one dimension, got shape \[1, 2\]"):
         stored(kind, range(2))[torch.tensor([[0, 1]])]
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, copy.copy, pickle.dumps])
+def test_a_storage_is_neither_copied_nor_pickled_and_says_so(kind, duplicate):
+    with pytest.raises(TypeError, match=r"neither copied nor pickled.*storage\[:\]"):
+        duplicate(STORAGES[kind](4))
+
+
+def test_a_device_without_data_is_refused():
+    with pytest.raises(ValueError, match="LazyTensorStorage: device must be one that keeps data, got 'meta'"):
+        LazyTensorStorage(4, device="meta")

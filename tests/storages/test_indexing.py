@@ -91,3 +91,9 @@ def test_slots_and_negative_numbers_do_not_reach_the_caller_s_tensor():
     index = torch.tensor([-1, 0])
     assert resolved(index).tolist() == [LENGTH - 1, 0]
     assert index.tolist() == [-1, 0]
+
+
+def test_an_unsigned_number_does_not_wrap_round_to_the_last_record():
+    with pytest.raises(IndexError, match="out of range"):
+        resolved(torch.tensor([2**64 - 1], dtype=torch.uint64))
+    assert resolved(torch.tensor([2], dtype=torch.uint64)).tolist() == [2]

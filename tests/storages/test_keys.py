@@ -14,7 +14,7 @@ from torchrb.storages.keys import DIGEST_WORDS, value_words
 
 quick = settings(deadline=None, max_examples=100)
 
-numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
+numbers = st.integers(-(2**63), 2**63 - 1) | st.integers() | st.floats(allow_nan=False)
 values = st.recursive(
     st.none() | st.text() | numbers | st.booleans(), lambda inner: st.lists(inner, max_size=3), max_leaves=5
 )

@@ -174,3 +174,32 @@ def test_a_key_and_its_path(key):
 def test_a_tensorclass_comes_back_as_itself():
     again, _ = roundtrip(RECORDS["tensorclass"](range(2)))
     assert isinstance(again, Rollout) and again.prompt == ["p0", "p1"] and again.tokens.shape == (2, 4)
+
+
+@pytest.mark.filterwarnings("ignore:.*[qQ]uantiz")
+@pytest.mark.parametrize("name", ["int4", "uint1", "bits8", "quint8"])
+@pytest.mark.parametrize("wrap", [lambda x: {"x": x}, lambda x: TensorDict({"x": x}, [2])])
+def test_a_dtype_that_is_no_row_of_bytes_is_refused(name, wrap):
+    value = torch.empty(2, 3, dtype=torch.uint8)
+    if name == "quint8":
+        value = torch.quantize_per_tensor(torch.zeros(2, 3), 1.0, 0, torch.quint8)
+    else:
+        value = value.view(getattr(torch, name))
+    with pytest.raises(ValueError, match=f"call: field 'x' has torch.{name}, which cannot be stored"):
+        structure_of(wrap(value), torch.device("cpu"), "call")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_as_first_and_as_later_batch():
+    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+    with pytest.raises(ValueError, match="dense tensor with data, got a nested tensor"):
+        structure_of({"x": nested}, torch.device("cpu"), "call")
+    known = structure_of({"x": torch.zeros(2, 3)}, torch.device("cpu"), "call")
+    with pytest.raises(ValueError, match="dense tensor with data, got a nested tensor"):
+        known.flatten({"x": nested}, torch.device("cpu"), "call")
+
+
+def test_a_tensor_of_zeros_without_memory_is_written_out():
+    known = structure_of({"x": torch.ones(2, 3)}, torch.device("cpu"), "call")
+    (value,) = known.flatten({"x": torch._efficientzerotensor(2, 3)}, torch.device("cpu"), "call").values
+    assert not value._is_zerotensor() and value.tolist() == [[0.0] * 3] * 2

@@ -159,10 +159,11 @@ class PromptGroupSampler(Sampler):
         return (part, other) if self.num_groups else (other, part)  # type: ignore[return-value]
 
     def _index_of(self, storage: Storage) -> GroupIndex:
-        if self._index is None or self._index.storage is not storage:
-            self._index = GroupIndex(storage, self.group_key)
-        self._index.catch_up(always=not self.cache_groups)
-        return self._index
+        index = self._index  # a buffer on another storage may put its own there meanwhile
+        if index is None or index.storage is not storage:
+            index = self._index = GroupIndex(storage, self.group_key)
+        index.catch_up(always=not self.cache_groups)
+        return index
 
     def _warn(self, shortfall: int, groups: int, per_group: int) -> None:
         self._warned |= shortfall

@@ -15,6 +15,7 @@ from torchrb.generations import generations_at
 from torchrb.journal import new_journal
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
 from torchrb.storages.indexing import resolve
+from torchrb.storages.memory import zeros
 
 
 class Column(NamedTuple):
@@ -46,8 +47,10 @@ class Storage(ABC):
             )
         self.max_size = max_size
         self.device = torch.empty(0, device="cpu" if device is None else device).device
+        if self.device.type == "meta":
+            raise ValueError(f"{name}: device must be one that keeps data, got 'meta'. Use 'cpu'.")
         self.lock = threading.RLock()
-        self.control = torch.zeros(CONTROL_SIZE, dtype=torch.int64, device=self.device)
+        self.control = zeros(CONTROL_SIZE, dtype=torch.int64, device=self.device)
         self.journal = new_journal(max_size, self.device)
         # On a CPU the counters are read through this view: a tenth of the cost of Tensor.item.
         self._counters = self.control.numpy() if self.device.type == "cpu" else self.control
@@ -144,6 +147,12 @@ class Storage(ABC):
     def reward_column(self, key: Any) -> Column:
         """A numeric field of all rows. KeyError when there is none of that name."""
         raise TypeError(f"{type(self).__name__} has no reward column. Store tensordicts.")
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            f"{type(self).__name__}: a storage is neither copied nor pickled, as handles would name records in both. "
+            "Make a new one and extend it with the records of this one, storage[:]."
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(len={len(self)}, max_size={self.max_size}, device={str(self.device)!r})"

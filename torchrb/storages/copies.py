@@ -26,7 +26,7 @@ def own_copy(value: Any, device: torch.device | None = None) -> Any:
         own = value.detach().clone()
         return own if device is None else own.to(device)
     if isinstance(value, np.ndarray | np.generic):
-        return value.copy()
+        return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
     if type(value) in (list, tuple, set):
         return type(value)(own_copy(item, device) for item in value)
     if type(value) is dict:

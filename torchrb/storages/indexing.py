@@ -30,7 +30,7 @@ def resolve(index: Any, length: int, device: torch.device, call: str) -> Slots:
     if isinstance(index, slice):
         index = range(*index.indices(length))
     if isinstance(index, range):
-        index = torch.arange(index.start, index.stop, index.step) if len(index) else []
+        index = torch.arange(index.start, index.stop, index.step, device=device) if len(index) else []
     if isinstance(index, tuple | str) or not isinstance(index, int | np.integer | np.ndarray | Tensor | Sequence):
         raise TypeError(f"{call}: expected an int, slice, range, list, array or tensor as index, got {index!r}.")
     try:
@@ -45,7 +45,9 @@ def resolve(index: Any, length: int, device: torch.device, call: str) -> Slots:
         slots = torch.nonzero(slots).view(-1)
     if slots.is_floating_point() or slots.is_complex():
         raise TypeError(f"{call}: expected integers as index, got {slots.dtype}.")
-    shape, slots = slots.shape, slots.to(torch.int64).reshape(-1)
+    shape, unsigned, slots = slots.shape, slots.dtype == torch.uint64, slots.to(torch.int64).reshape(-1)
+    if unsigned:  # what would wrap round is past any length
+        slots = torch.where(slots < 0, torch.iinfo(torch.int64).max, slots)
     if slots.device.type == "cpu" and slots.numel():
         low, high = slots.aminmax()
         if int(high) >= length or int(low) < -length:

@@ -33,7 +33,7 @@ def _canonical(value: Any, key: Any) -> bytes:
     if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, int):
-        return b"i" + int(value).to_bytes(16, "little", signed=True)
+        return b"i" + int(value).to_bytes(max(16, value.bit_length() // 8 + 1), "little", signed=True)
     if isinstance(value, float):
         if value != value:
             raise ValueError(

@@ -87,8 +87,9 @@ class ListStorage(Storage):
                 f"{type(self).__name__}: an index must have one dimension, got shape {[*shape]}. Flatten it."
             )
         with self.lock:
-            items = [own_copy(self._items[slot]) for slot in slots.tolist()]
+            kept = [self._items[slot] for slot in slots.tolist()]
             generations = self.generations(slots)
+            items = [own_copy(item) for item in kept]  # last: an object's own code may write here
         return (items[0] if shape == () else items), generations
 
     # --- what a record is
@@ -113,17 +114,20 @@ class ListStorage(Storage):
     # --- slots
 
     def _keep(self, slots: Tensor, items: list[Any]) -> None:
+        replaced = []  # let go of when all are in place: an object's own code (`__del__`) may write here
         for slot, item in zip(slots.tolist(), items, strict=True):
+            replaced.append(self._items[slot])
             self._items[slot] = item
 
     def _make_room(self, num: int) -> None:
         """An unbounded storage doubles before it would turn round; readers of its journal start anew."""
-        capacity, needed = len(self._items), int(self._counters[CONTROL_CURSOR]) + num
+        capacity, needed = self._headers[0].shape[0], int(self._counters[CONTROL_CURSOR]) + num
         if self.bounded or needed < capacity:
             return
         grown = max(2 * capacity, needed + 1)
         headers = new_headers(grown, self.device)
         headers[:capacity] = self._headers[0]
-        self._headers, self.journal = [headers], new_journal(grown, self.device)
+        journal = new_journal(grown, self.device)
+        self._items += [None] * (grown - len(self._items))  # in this order every step can be the last
         self.control[CONTROL_JOURNAL] += grown + 1
-        self._items += [None] * (grown - capacity)
+        self._headers, self.journal = [headers], journal

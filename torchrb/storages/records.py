@@ -12,11 +12,16 @@ import torch
 from torch import Tensor
 
 from torchrb.generations import new_headers
-from torchrb.ops.schemas import HEADER_BYTES
+from torchrb.ops.schemas import HEADER_BYTES, ORDERED_DTYPES
 from torchrb.storages.memory import zeros
 
 _WIDE_BYTES = 64  # a leaf this long is worth a vector alignment
 _WIDE_ALIGNMENT = 16
+
+
+# What a row may be made of: whole bytes that every backend takes.
+STORABLE_DTYPES = ORDERED_DTYPES | {torch.uint64, torch.complex32, torch.complex64, torch.complex128}
+STORABLE_DTYPES |= {dtype for name, dtype in vars(torch).items() if name.startswith(("float8_", "float4_"))}
 
 
 class LeafSpec(NamedTuple):
@@ -69,10 +74,11 @@ def columns(leaves: list[LeafSpec], tensors: list[Tensor]) -> RecordTable:
     capacity, device = tensors[0].shape[0], tensors[0].device
     tables = [new_headers(capacity, device)]
     layout: list[int] = []
-    for leaf, tensor in zip(leaves, tensors, strict=True):
-        rows = tensor.view(capacity, leaf.shape.numel())
-        tables.append(rows.view(torch.uint8) if leaf.nbytes else rows.new_empty((capacity, 0), dtype=torch.uint8))
-        layout += [len(tables) - 1, 0, leaf.nbytes]
+    with torch.inference_mode(False):  # a view that changes the dtype belongs to the mode it was made in
+        for leaf, tensor in zip(leaves, tensors, strict=True):
+            rows = tensor.view(capacity, leaf.shape.numel())
+            tables.append(rows.view(torch.uint8) if leaf.nbytes else rows.new_empty((capacity, 0), dtype=torch.uint8))
+            layout += [len(tables) - 1, 0, leaf.nbytes]
     return RecordTable(tables, layout, _templates(leaves, device))
 
 

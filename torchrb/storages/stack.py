@@ -84,8 +84,7 @@ class LazyStackStorage(ListStorage):
                         )
                     changed[place].set(shown(as_path(key)), own_copy(value))
             ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], False)
-            for place, item in changed.items():
-                self._items[place] = item
+            self._keep(torch.tensor(list(changed), dtype=torch.int64), list(changed.values()))
 
     def _value(self, item: TensorDictBase, key: Any, call: str) -> Any:
         """One record's value of a field: a tensor, or the Python value of a non-tensor field."""
@@ -154,7 +153,7 @@ class _RewardCache:
                 self._values.pop(slot, None)
                 if slot < len(storage):
                     self._values[slot] = storage.reward_of(slot, key)
-        except Exception:
+        except BaseException:
             self._reader = JournalReader()  # what is no reward now is looked at again by the next call
             raise
         integral = all(isinstance(value, int) for value in self._values.values())

@@ -16,7 +16,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrb.storages.copies import own_copy
-from torchrb.storages.records import LeafSpec
+from torchrb.storages.records import STORABLE_DTYPES, LeafSpec
 
 
 class Rows(NamedTuple):
@@ -64,7 +64,8 @@ def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call
     """``value`` as ``[num, *leaf.shape]`` of the leaf's dtype: detached, contiguous, on ``device``."""
     if not isinstance(value, Tensor):
         value = _as_tensor(value, f"{call}: {_field(leaf)}")
-    if value.dtype != leaf.dtype or value.shape != (num, *leaf.shape) or value.is_meta or value.layout != torch.strided:
+    sparse = value.is_nested or value.is_meta or value.layout != torch.strided
+    if sparse or value.dtype != leaf.dtype or value.shape != (num, *leaf.shape):
         _explain_value(leaf, value, num, call)
     if value.requires_grad:
         value = value.detach()
@@ -72,6 +73,8 @@ def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call
         value = value.to(device)
     if value.is_conj() or value.is_neg():
         value = value.resolve_conj().resolve_neg()
+    if value._is_zerotensor():
+        value = value.clone()
     return value.contiguous()
 
 
@@ -82,13 +85,27 @@ def _field(leaf: LeafSpec) -> str:
 def _explain_value(leaf: LeafSpec, value: Tensor, num: int, call: str) -> None:
     """Raise what is wrong with a value that does not fit its leaf."""
     field = _field(leaf)
+    _require_dense(value, f"{call}: {field}")
     if value.dtype != leaf.dtype:
         raise ValueError(
             f"{call}: {field} is stored as {leaf.dtype}, got {value.dtype}. Convert it first: value.to({leaf.dtype})."
         )
-    if value.shape != (num, *leaf.shape):
-        raise ValueError(f"{call}: {field} must have shape {[num, *leaf.shape]}, got {[*value.shape]}.")
-    raise ValueError(f"{call}: {field} must be a dense tensor with data, got {value.layout} on {value.device}.")
+    raise ValueError(f"{call}: {field} must have shape {[num, *leaf.shape]}, got {[*value.shape]}.")
+
+
+def _require_dense(value: Tensor, what: str) -> None:
+    if value.is_nested or value.is_meta or value.layout != torch.strided:
+        kind = "a nested tensor" if value.is_nested else str(value.layout)
+        raise ValueError(f"{what} must be a dense tensor with data, got {kind} on {value.device}.")
+
+
+def _leaf_of(key: tuple, value: Tensor, call: str) -> LeafSpec:
+    """What a field of the first batch says of all later ones. ValueError for what cannot be a row of bytes."""
+    what = f"{call}: {'data' if key == () else f'field {shown(key)!r}'}"
+    _require_dense(value, what)
+    if value.dtype not in STORABLE_DTYPES:
+        raise ValueError(f"{what} has {value.dtype}, which cannot be stored. Convert it, or store its bytes as uint8.")
+    return LeafSpec(key, value.dtype, value.shape[1:])
 
 
 def as_batch(data: Any, call: str) -> Any:
@@ -190,22 +207,22 @@ class TensorDictStructure:
         self.device = device
         self.leaves: list[LeafSpec] = []
         self.object_keys: list[tuple] = []
-        self._root = self._learn(batch, (), batch.shape)
+        self._root = self._learn(batch, (), batch.shape, call)
         self._leaf_keys = {leaf.key for leaf in self.leaves}
         self._object_keys = set(self.object_keys)
 
-    def _learn(self, td: Any, path: tuple, outer: torch.Size) -> _Node:
+    def _learn(self, td: Any, path: tuple, outer: torch.Size, call: str) -> _Node:
         entries: list[tuple[str, Any]] = []
         for name, value in td.items():
             key = (*path, name)
             if isinstance(value, Tensor):
                 entries.append((name, len(self.leaves)))
-                self.leaves.append(LeafSpec(key, value.dtype, value.shape[1:]))
+                self.leaves.append(_leaf_of(key, value, call))
             elif is_non_tensor(value):
                 entries.append((name, ~len(self.object_keys)))
                 self.object_keys.append(key)
             else:
-                entries.append((name, self._learn(value, key, outer)))
+                entries.append((name, self._learn(value, key, outer, call)))
         return _Node(type(td), td.batch_size[1:], entries)
 
     def flatten(self, batch: Any, device: torch.device, call: str) -> Rows:
@@ -300,7 +317,7 @@ class PytreeStructure:
                 raise TypeError(f"{call}: a pytree must hold tensors only, got {type(value).__name__} at {key}.")
             if not value.dim():
                 raise ValueError(f"{call}: a batch needs a first dimension, got a scalar. One record is for add().")
-            self.leaves.append(LeafSpec(key, value.dtype, value.shape[1:]))
+            self.leaves.append(_leaf_of(key, value, call))
         if not self.leaves:
             raise ValueError(f"{call}: there is no tensor in {batch!r}.")
 
@@ -311,7 +328,7 @@ class PytreeStructure:
         first = torch.as_tensor(flat[0])
         if not first.dim():
             raise ValueError(f"{call}: a batch needs a first dimension, got a scalar. One record is for add().")
-        num = first.shape[0]
+        num = first.size(0)
         return Rows(
             num, [check_value(leaf, v, num, device, call) for leaf, v in zip(self.leaves, flat, strict=True)], []
         )

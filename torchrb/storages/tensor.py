@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from torchrb import ops
-from torchrb.ops.schemas import STALE, UPDATED
+from torchrb.ops.schemas import ORDERED_DTYPES, STALE, UPDATED
 from torchrb.storages.base import Column, Storage
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
+from torchrb.storages.memory import writable, zeros
 from torchrb.storages.records import RecordTable, columns, packed
 from torchrb.storages.structure import (
     Rows,
@@ -67,6 +68,7 @@ class LazyTensorStorage(Storage):
         self.structure: Structure | None = None
         self._records = RecordTable([], [], [])
         self._objects: list[list[Any]] = []
+        self._adopted: list[Tensor] = []
         self._numbers: dict[tuple, int] = {}
 
     @property
@@ -92,6 +94,7 @@ class LazyTensorStorage(Storage):
             rows = self._take_apart(data, one, call, slots.shape[0])
             if rows is None or not rows.num:
                 return self._no_slots()
+            (slots,) = self._apart([slots])
             records = self._records
             generations = ops.write_rows_(
                 records.tables, self.control, self.journal, records.layout, slots, rows.values, True
@@ -104,6 +107,7 @@ class LazyTensorStorage(Storage):
             leaves, values, places, objects = self.plan_fields(fields, slots.shape[0], call)
             if self.structure is None:
                 return
+            (slots,) = self._apart([slots])
             records = self._records
             ops.write_rows_(records.tables, self.control, self.journal, records.part(leaves), slots, values, False)
             self._keep_objects(places, slots, objects)
@@ -111,8 +115,8 @@ class LazyTensorStorage(Storage):
     def clear(self, reset_writes: bool = True) -> None:
         with self.lock:
             super().clear(reset_writes)
-            for column in self._objects:
-                column[:] = [None] * self.max_size
+            retired, self._objects = self._objects, [[None] * self.max_size for _ in self._objects]
+            del retired  # an object's own code (`__del__`) may write here
 
     def _take_apart(self, data: Any, one: bool, call: str, expected: int | None = None) -> Rows | None:
         """Validate, for ``expected`` rows if that is known; on the first batch also learn the structure and allocate.
@@ -125,6 +129,9 @@ class LazyTensorStorage(Storage):
             return None
         structure = self.structure or structure_of(batch, self.device, call)
         rows = structure.flatten(batch, self.device, call)
+        if self.structure is not None and self.structure is not structure:  # an object's own code wrote a first batch
+            rows = self.structure.flatten(batch, self.device, call)
+        rows = rows._replace(values=self._apart(rows.values))
         if expected not in (None, rows.num):
             raise ValueError(f"{call}: {expected} records are addressed, got data for {rows.num}.")
         if self.structure is not None:
@@ -137,16 +144,22 @@ class LazyTensorStorage(Storage):
     def _allocate(self, structure: Structure) -> RecordTable:
         if self._layout == "packed" or not structure.leaves:
             return packed(structure.leaves, self.max_size, self.device)
-        tensors = [
-            torch.zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=self.device) for leaf in structure.leaves
-        ]
+        tensors = [zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=self.device) for leaf in structure.leaves]
         return columns(structure.leaves, tensors)
 
     def _keep_objects(self, places: Any, slots: Tensor, objects: list[list[Any]]) -> None:
+        replaced = []  # let go of when all are in place: an object's own code (`__del__`) may write here
         for place, values in zip(places, objects, strict=True):
             column = self._objects[place]
             for slot, value in zip(slots.tolist(), values, strict=True):
+                replaced.append(column[slot])
                 column[slot] = value
+
+    def _apart(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Tensors that an op can read while it writes rows: copies of those that lie in memory of the user's own."""
+        if not self._adopted:
+            return tensors
+        return [tensor.clone() if _overlap(tensor, self._adopted) else tensor for tensor in tensors]
 
     def _no_slots(self) -> Tensor:
         return torch.empty(0, dtype=torch.int64, device=self.device)
@@ -181,7 +194,7 @@ class LazyTensorStorage(Storage):
                 raise ValueError(f"{call}: field {key!r} needs a list of {num} values, got {items!r}.")
             places.append(~number)
             objects.append(own_copy(items))
-        return leaves, values, places, objects
+        return leaves, self._apart(values), places, objects
 
     def update_if(
         self,
@@ -198,6 +211,8 @@ class LazyTensorStorage(Storage):
             if self.structure is None:
                 return torch.full_like(slots, STALE, dtype=torch.uint8)
             records = self._records
+            slots, generations = self._apart([slots, generations])
+            version = None if version is None else self._apart([version])[0]
             status = ops.update_rows_if_(
                 records.tables,
                 self.control,
@@ -227,7 +242,8 @@ class LazyTensorStorage(Storage):
             objects = []
             if self._objects:
                 places = slots.tolist()
-                objects = [[own_copy(column[place]) for place in places] for column in self._objects]
+                kept = [[column[place] for place in places] for column in self._objects]
+                objects = [own_copy(column) for column in kept]  # last: an object's own code may write here
         return self.structure.build(values, objects, slots.shape if shape is None else shape), generations
 
     def key_column(self, key: Any) -> Column | None:
@@ -235,6 +251,11 @@ class LazyTensorStorage(Storage):
         if number < 0:
             return None
         template = self._records.templates[number]
+        if template.dtype not in ORDERED_DTYPES and not template.is_complex() and template.dtype != torch.uint64:
+            raise TypeError(
+                f"PromptGroupSampler: group_key {key!r} must hold integers, bools, floats of 16 bits and more, strings "
+                f"or None, got {template.dtype}. Group by an integer id."
+            )
         if template.is_complex():
             template = torch.view_as_real(template)
         elif template.dtype == torch.uint64:
@@ -251,6 +272,12 @@ class LazyTensorStorage(Storage):
         if number < 0:
             raise TypeError(f"PromptGroupSampler: reward_key {key!r} names a non-tensor field; a reward is numeric.")
         return Column(self._records.tables, self._records.leaf(number), self._records.templates[number])
+
+
+def _overlap(tensor: Tensor, others: list[Tensor]) -> bool:
+    """Whether a tensor lies, in part, in the memory of others; all of them contiguous."""
+    begin, size = tensor.data_ptr(), tensor.nbytes
+    return any(begin < other.data_ptr() + other.nbytes and other.data_ptr() < begin + size for other in others if size)
 
 
 class TensorStorage(LazyTensorStorage):
@@ -285,8 +312,16 @@ class TensorStorage(LazyTensorStorage):
         if max_size not in (None, rows.num):
             raise ValueError(f"TensorStorage: max_size must be the {rows.num} rows of the data, got {max_size}.")
         super().__init__(rows.num, device=device, ndim=ndim, compilable=compilable, layout="columns")
+        values = [writable(value) for value in rows.values]
+        for i, value in enumerate(values):
+            if _overlap(value, values[:i]):
+                raise ValueError(
+                    f"TensorStorage: field {shown(structure.leaves[i].key)!r} shares memory with another, so that "
+                    "a write to one would change the other. Clone it."
+                )
         self.structure, self._numbers = structure, numbers_of(structure)
-        self._records = columns(structure.leaves, rows.values) if rows.values else self._allocate(structure)
+        self._records = columns(structure.leaves, values) if values else self._allocate(structure)
+        self._adopted = values
         self._objects = rows.objects
         slots = torch.arange(rows.num, device=self.device)
         ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
