@@ -91,7 +91,7 @@ BUGS = [
     ),
     Bug(
         4, "a sampler keeps the index of the storage it saw first", "samplers/prompt_group.py",
-        "self._index.storage is not storage", "False",
+        "index.storage is not storage", "False",
         "test_a_sampler_that_is_moved_to_another_storage_forgets_the_first",
     ),
     Bug(
@@ -137,7 +137,7 @@ BUGS = [
     ),
     Bug(
         9, "non-tensor fields are handed out as they are kept", "storages/tensor.py",
-        "own_copy(column[place])", "column[place]",
+        "own_copy(column) for column in kept", "column for column in kept",
         "test_non_tensor_fields_are_copied_too",
     ),
     Bug(
