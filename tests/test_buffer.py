@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -177,6 +179,7 @@ def test_parts_are_instances_or_make_them():
     storage, sampler, writer = LazyTensorStorage(3), RandomSampler(), RoundRobinWriter()
     rb = ReplayBuffer(storage=storage, sampler=sampler, writer=writer)
     assert (rb.storage, rb.sampler, rb.writer) == (storage, sampler, writer) and writer.storage is storage
+    writer = RoundRobinWriter()
     rb = ReplayBuffer(storage=lambda: LazyStackStorage(5), sampler=RandomSampler, writer=lambda: writer)
     assert rb.storage.max_size == 5 and rb.writer is writer and writer.storage is rb.storage
     for part, wrong in itertools.product(("storage", "sampler", "writer"), (3, lambda: 3)):
@@ -227,3 +230,26 @@ def test_records_with_a_batch_size_of_their_own_carry_their_index(kind):
     assert rb[2]["index"].tolist() == [2, 2, 2]
     rb.extend(batch)  # as it is
     assert rb[:4]["x"].tolist() == batch["x"].tolist()
+
+
+def test_a_writer_belongs_to_one_storage():
+    writer = RoundRobinWriter()
+    first = ReplayBuffer(storage=LazyTensorStorage(4), writer=writer)
+    with pytest.raises(RuntimeError, match="Make a new writer"):
+        ReplayBuffer(storage=LazyTensorStorage(4), writer=writer)
+    first.extend(torch.arange(2))
+    assert len(first) == 2
+    first.set_storage(LazyTensorStorage(4))
+    first.extend(torch.arange(3))
+    assert len(first) == 3
+
+
+def test_a_warning_comes_when_the_draw_is_done():
+    sampler = PromptGroupSampler(num_groups=2, group_key="g")
+    rb = ReplayBuffer(storage=LazyTensorStorage(4), sampler=sampler, batch_size=4)
+    rb.extend({"g": torch.tensor([7, 7, 7])})
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with mock.patch("warnings.showwarning", lambda *told: rb.empty()):
+            drawn = rb.sample()
+    assert drawn["g"].tolist() == [7] * 4 and len(rb) == 0

@@ -194,6 +194,7 @@ class ReplayBuffer:
         with storage.lock:
             slots, drawn = self._sampler.sample(storage, num, self.generator)
             data, generations = storage.read(slots)
+        self._sampler.notice(drawn)
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
@@ -301,7 +302,7 @@ class ReplayBuffer:
     def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
         """Put another storage in, with ``collate_fn`` or the default one for it; returns the one that was there."""
         previous, self._storage = self._storage, _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
-        self._writer.register_storage(self._storage)
+        self._writer.register_storage(self._storage, replace=True)
         self._collate_fn = collate_fn or _default_collate(self._storage)
         return previous
 

@@ -132,9 +132,17 @@ struct RewardCells {
     return !real() || (score > kMinusInfinityScore && score < kInfinityScore);
   }
 
-  // `score`'s value less `smallest`'s, as float64; for integers exact before it is rounded.
-  TORCHRB_HOST_DEVICE double offset(int64_t score, int64_t smallest) const {
-    if (real()) return real_of_score(score) - real_of_score(smallest);
+  // A power of two that keeps the squares of offsets finite; 1 for all but the largest floating-point values.
+  TORCHRB_HOST_DEVICE double scale(int64_t smallest, int64_t largest) const {
+    constexpr double kLarge = 0x1p500, kDown = 0x1p-600;
+    if (!real()) return 1.0;
+    const double low = real_of_score(smallest), high = real_of_score(largest);
+    return low < -kLarge || low > kLarge || high < -kLarge || high > kLarge ? kDown : 1.0;
+  }
+
+  // `score`'s value less `smallest`'s, as float64 and scaled; for integers exact before it is rounded.
+  TORCHRB_HOST_DEVICE double offset(int64_t score, int64_t smallest, double scale) const {
+    if (real()) return real_of_score(score) * scale - real_of_score(smallest) * scale;
     return static_cast<double>(static_cast<uint64_t>(score) - static_cast<uint64_t>(smallest));
   }
 };

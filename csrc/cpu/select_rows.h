@@ -73,9 +73,10 @@ class RowSelector {
     offsets_.resize(4 * num + 2);
     double* const low = offsets_.data();
     double* const high = low + num;
+    const double scale = cells_.scale(low_[0].score, high_[0].score);
     for (size_t i = 0; i < num; ++i) {
-      low[i] = cells_.offset(low_[i].score, low_[0].score);
-      high[i] = cells_.offset(high_[i].score, low_[0].score);
+      low[i] = cells_.offset(low_[i].score, low_[0].score, scale);
+      high[i] = cells_.offset(high_[i].score, low_[0].score, scale);
     }
     const auto k = static_cast<int64_t>(num);
     const int64_t num_low = widest_split(low, high, k, high + num, high + 2 * num + 1);

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.spec.builders import grouped_buffer
-from torchrb import LazyTensorStorage
+from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer
 
 NAN, INF = math.nan, math.inf
 NEAR = math.nextafter(1.0, 2.0)
@@ -225,3 +225,19 @@ def test_a_nan_version_is_rejected_and_a_stored_nan_gives_way():
     assert result.version_rejected.tolist() == [True, True] and rb[:]["id"].tolist() == [0, 1]
     result = rb.update_if_present(index=index, generation=generation, patch=patch, version_key="v", version=-5.0)
     assert result.updated.tolist() == [False, True] and rb[:]["v"].tolist() == [1.0, -5.0]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([1e308, -1e308, 0.0, 1.0, 2.0], [-1e308, 1e308]),
+        ([1e200, -1e200, 1.0, 2.0, 3.0], [-1e200, 1e200]),
+        ([1.7e308, 1e307, 0.0], [0.0, 1.7e308]),
+        ([-1.7e308, -1e307, 0.0], [-1.7e308, 0.0]),
+    ],
+)
+def test_variance_holds_up_to_the_ends_of_float64(rewards, expected):
+    sampler = PromptGroupSampler(num_groups=1, group_key="g", strategy="variance", reward_key="r")
+    rb = ReplayBuffer(storage=LazyTensorStorage(8), sampler=sampler, batch_size=2)
+    rb.extend({"g": torch.zeros(len(rewards)).long(), "r": torch.tensor(rewards, dtype=torch.float64)})
+    assert rb.sample()["r"].tolist() == expected

@@ -88,9 +88,14 @@ def _reward_column(tables: list[Tensor], reward_leaf: list[int], template: Tenso
     return total / rewards.shape[1]
 
 
-def _offset_from(smallest: float | int, value: float | int) -> float:
+def _offset_from(smallest: float | int, value: float | int, scale: float) -> float:
     """``value - smallest`` as float64; exact before rounding for integers."""
-    return float(value - smallest)
+    return float(value - smallest) if isinstance(value, int) else value * scale - smallest * scale
+
+
+def _scale_of(smallest: float | int, largest: float | int) -> float:
+    """A power of two that keeps the squares of differences finite; 1 for all but the largest floats."""
+    return 2.0**-600 if max(abs(smallest), abs(largest)) > 2.0**500 else 1.0
 
 
 def _widest_subset(rows: list[tuple[Any, ...]], k: int) -> list[tuple[Any, ...]]:
@@ -98,10 +103,11 @@ def _widest_subset(rows: list[tuple[Any, ...]], k: int) -> list[tuple[Any, ...]]
     ascending = sorted(rows, key=lambda row: (row[0], -row[1], row[2]))
     descending = sorted(rows, key=lambda row: (-row[0], -row[1], row[2]))
     smallest = ascending[0][3]
+    scale = _scale_of(smallest, descending[0][3])
     # Sums of the i smallest and of the j largest. The subset of greatest variance is i smallest and k - i largest.
     sums = []
     for ordered in (ascending, descending):
-        x = [_offset_from(smallest, row[3]) for row in ordered[:k]]
+        x = [_offset_from(smallest, row[3], scale) for row in ordered[:k]]
         sums.append((list(itertools.accumulate(x, initial=0.0)),
                      list(itertools.accumulate((v * v for v in x), initial=0.0))))  # fmt: skip
     (low, low_squares), (high, high_squares) = sums

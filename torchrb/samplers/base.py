@@ -29,6 +29,10 @@ class Sampler(ABC):
         """What there is to tell about a draw, for ``return_info``; asked for only then."""
         return dict(drawn)
 
+    def notice(self, drawn: Any) -> None:
+        """Warn about a draw, if there is something to warn of. Called when the storage's lock is free again."""
+        return None
+
     def stats(self, storage: Storage) -> dict[str, int]:
         """Counters for `ReplayBuffer.stats`."""
         return {}

@@ -118,13 +118,16 @@ class PromptGroupSampler(Sampler):
         slots, drawn, flags = ops.sample_groups(
             seed, index.keys, index.links, tables, leaf, template, groups, per_group, self._strategy_code
         )
-        shortfall = int(flags)
-        if shortfall & ~self._warned:
-            self._warn(shortfall & ~self._warned, groups, per_group)
-        return slots, (drawn, per_group, index.num_groups, index.num_singletons)
+        return slots, (drawn, flags, per_group, index.num_groups, index.num_singletons)
+
+    def notice(self, drawn: Any) -> None:
+        groups, flags, per_group, *_ = drawn
+        new = int(flags) & ~self._warned
+        if new:
+            self._warn(new, groups.shape[0], per_group)
 
     def explain(self, drawn: Any) -> dict[str, Any]:
-        groups, per_group, num_groups, num_singletons = drawn
+        groups, _, per_group, num_groups, num_singletons = drawn
         sizes = groups[:, 1].clone()
         return {
             "group_size": sizes,

@@ -21,8 +21,14 @@ class Writer(ABC):
     def __init__(self) -> None:
         self._storage: Storage | None = None
 
-    def register_storage(self, storage: Storage) -> None:
-        """Tell the writer where to write."""
+    def register_storage(self, storage: Storage, *, replace: bool = False) -> None:
+        """Tell the writer where to write. RuntimeError when it writes elsewhere already, unless that is to be replaced:
+        two buffers that share a writer would write into one storage.
+        """
+        if self._storage not in (None, storage) and not replace:
+            raise RuntimeError(
+                f"{type(self).__name__}: this writer belongs to a buffer with another storage. Make a new writer."
+            )
         self._storage = storage
 
     @property
