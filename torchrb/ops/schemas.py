@@ -226,7 +226,8 @@ def _sample_groups(
     *Groups*: the first ``groups`` images of a keyed permutation of the ranks, all distinct; missing ones are drawn
     uniformly with replacement, and such a repeat takes rows that the batch has not used before others.
     *Rows*: ``random``, ``recency``, ``reward`` take the highest score (random key, stamp, reward). ``variance`` takes
-    the subset of greatest variance: rewards less the group's smallest as float64, the k for which
+    the subset of greatest variance: rewards less the group's smallest as float64 (beyond 2**500
+    all times 2**-600, so that no square overflows), the k for which
     ``k * sum(x^2) - (sum x)^2`` is greatest, then the higher total, then more of the largest. Rewards are compared in
     their own type (``reward_template`` carries dtype and shape; several elements count as their float64 mean, summed in
     order); number > -inf > NaN. Equal scores: newer stamp, then lower slot. NaN rewards (non-finite ones for

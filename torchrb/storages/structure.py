@@ -207,11 +207,11 @@ class TensorDictStructure:
         self.device = device
         self.leaves: list[LeafSpec] = []
         self.object_keys: list[tuple] = []
-        self._root = self._learn(batch, (), batch.shape, call)
+        self._root = self._learn(batch, (), call)
         self._leaf_keys = {leaf.key for leaf in self.leaves}
         self._object_keys = set(self.object_keys)
 
-    def _learn(self, td: Any, path: tuple, outer: torch.Size, call: str) -> _Node:
+    def _learn(self, td: Any, path: tuple, call: str) -> _Node:
         entries: list[tuple[str, Any]] = []
         for name, value in td.items():
             key = (*path, name)
@@ -222,7 +222,7 @@ class TensorDictStructure:
                 entries.append((name, ~len(self.object_keys)))
                 self.object_keys.append(key)
             else:
-                entries.append((name, self._learn(value, key, outer, call)))
+                entries.append((name, self._learn(value, key, call)))
         return _Node(type(td), td.batch_size[1:], entries)
 
     def flatten(self, batch: Any, device: torch.device, call: str) -> Rows:
