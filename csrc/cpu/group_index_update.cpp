@@ -39,7 +39,7 @@ struct KeyCells {
 class Update {
  public:
   Update(GroupIndex& index, const Headers& headers, const KeyCells& cells)
-      : index_(index), headers_(headers), cells_(cells), words_(static_cast<size_t>(cells.num_words)) {}
+      : index_(index), headers_(headers), cells_(cells), words_(static_cast<size_t>(cells.num_words)), ahead_(words_) {}
 
   // Visits the rows `slot_of(0..num-1)`.
   template <typename SlotOf>
@@ -64,7 +64,9 @@ class Update {
   TORCHRB_ALWAYS_INLINE void prefetch_bucket(int64_t slot) {
     if (!headers_.holds(slot)) return;
     cells_.read(slot, words_.data());
+    if (GroupIndex::same(words_.data(), ahead_.data(), cells_.num_words)) return;
     index_.prefetch_bucket(words_.data());
+    std::swap(words_, ahead_);
   }
 
   void visit(int64_t slot) {
@@ -87,7 +89,7 @@ class Update {
   GroupIndex& index_;
   const Headers& headers_;
   const KeyCells& cells_;
-  std::vector<int64_t> words_;
+  std::vector<int64_t> words_, ahead_;  // the key at hand; the key whose bucket was called for last
 };
 
 Tensor group_index_update_(Tensor keys, Tensor links, Tensor control_in, Tensor journal_in, int64_t position,
