@@ -54,8 +54,8 @@ class Storage(ABC):
         self.control = zeros(CONTROL_SIZE, dtype=torch.int64, device=self.device)
         self.journal = new_journal(max_size, self.device)
         self.seed = zeros(1, dtype=torch.int64, device=self.device)
-        # On a CPU the counters are read through this view: a tenth of the cost of Tensor.item.
-        self._counters = self.control.numpy() if self.device.type == "cpu" else self.control
+        # On a CPU the counters are read through this view: a fraction of the cost of Tensor.item.
+        self._counters = memoryview(self.control.numpy()) if self.device.type == "cpu" else self.control
 
     # --- counters
 
