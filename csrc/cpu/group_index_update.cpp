@@ -106,18 +106,31 @@ void group_index_update_(Tensor keys, Tensor links, Tensor state_in, Tensor cont
         ".");
   int64_t* state = int64_data(state_in, kIndexStateSize, kOp, "state");
   int64_t* control = int64_data(control_in, kControlSize, kOp, "control");
-  const int64_t* journal = int64_data(journal_in, kOp, "journal");
+  int64_t* journal = int64_data(journal_in, kOp, "journal");
   const int64_t ring = journal_in.numel();
-  const int64_t head = std::atomic_ref<int64_t>(control[kControlJournal]).load(std::memory_order_acquire);
+  const auto journal_head = [=] {
+    return std::atomic_ref<int64_t>(control[kControlJournal]).load(std::memory_order_acquire);
+  };
+  int64_t head = journal_head();
 
   Update update(index, headers, cells);
   const int64_t position = state[kIndexPosition];
-  const bool all = rebuild || head - position > ring;
-  const int64_t num = all ? headers.capacity : head - position;
+  const auto too_old = [&] { return journal_head() - position > ring; };
+  int64_t num = 0;
+  bool all = rebuild || position < 0 || too_old();
+  if (!all) {
+    num = head - position;
+    const int64_t start = num > 0 ? position % ring : 0;
+    update.run(num, [=](int64_t i) {
+      const int64_t at = start + i < ring ? start + i : start + i - ring;
+      return std::atomic_ref<int64_t>(journal[at]).load(std::memory_order_relaxed);
+    });
+    all = too_old();  // a writer elsewhere has come round, over entries that were still to be read
+  }
   if (all) {
-    update.run(num, [](int64_t i) { return i; });
-  } else {
-    update.run(num, [=](int64_t i) { return journal[(position + i) % ring]; });
+    head = journal_head();
+    update.run(headers.capacity, [](int64_t i) { return i; });
+    num += headers.capacity;
   }
 
   state[kIndexPosition] = head;
