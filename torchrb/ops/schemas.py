@@ -280,7 +280,9 @@ def _group_advantage(returns: Tensor, kind: int, epsilon: float) -> Tensor:
     ``kind`` is a place in ``ADVANTAGE_KINDS``. With mean and unbiased standard deviation of the group's finite returns,
     ``std``: ``(return - mean) / (deviation + epsilon)``; ``mean``: ``return - mean``; ``leave_one_out``: ``return``
     less the mean of the others. Non-finite returns get 0, and so does a group that is constant or has one finite
-    return. Computed in float64: offsets from the first finite return, summed in order, two passes.
+    return. Computed in float64: offsets from the first finite return, summed in order, two passes. Where the group's
+    largest magnitude is beyond 2**480 all is computed times 2**-600, and below 2**-450 times 2**900, so that no sum or
+    square overflows or vanishes: an advantage is infinite only where its value is beyond the dtype.
     """
     return torch.empty_like(returns)
 
