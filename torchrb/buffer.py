@@ -18,7 +18,6 @@ from torchrb import updates
 from torchrb.collate import stack_records
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
-from torchrb.storages.indexing import resolve
 from torchrb.storages.structure import as_path
 from torchrb.writers import RoundRobinWriter, TensorDictRoundRobinWriter, Writer
 
@@ -138,12 +137,7 @@ class ReplayBuffer:
 
     def set_at_(self, key: Any, value: Any, index: Any) -> ReplayBuffer:
         """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
-        storage = self._storage
-        with storage.lock:
-            slots = resolve(index, len(storage), storage.device, "set_at_")
-            if not slots.shape:
-                value = torch.as_tensor(value).unsqueeze(0) if not isinstance(value, str | None) else [value]
-            storage.write_fields(slots.flat, {key: value}, "set_at_")
+        self._storage.set_fields(index, {key: value}, "set_at_")
         return self
 
     def update_(
@@ -163,9 +157,7 @@ class ReplayBuffer:
         return self._set_everywhere(fields, "update_")
 
     def _set_everywhere(self, fields: Mapping[Any, Any], call: str) -> ReplayBuffer:
-        storage = self._storage
-        with storage.lock:
-            storage.write_fields(torch.arange(len(storage), device=storage.device), fields, call)
+        self._storage.set_fields(slice(None), fields, call)
         return self
 
     def write_all(self, data: Any, end: int | None = None) -> None:
@@ -216,7 +208,7 @@ class ReplayBuffer:
     def __getitem__(self, index: Any) -> Any:
         storage = self._storage
         with storage.lock:
-            slots = resolve(index, len(storage), storage.device, "ReplayBuffer[...]")
+            slots = storage.locate(index, "ReplayBuffer[...]")
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
             data = self._collate_fn(data)

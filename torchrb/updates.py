@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrb.ops.schemas import ORDERED_DTYPES, STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
 from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
-from torchrb.storages.tensor import LazyTensorStorage
+from torchrb.storages.tensor import Fields, LazyTensorStorage
 
 _CALL = "update_if_present"
 
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
     shape: torch.Size
     slots: Tensor
     generations: Tensor
-    fields: tuple[list[int], list[Tensor], list[int], list[list[Any]]]
+    fields: Fields
     version_leaf: int | None
     version: Tensor | None
     require_newer: bool
