@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -73,6 +73,7 @@ class Plan(NamedTuple):
     """A validated conditional update; nothing is written yet."""
 
     storage: LazyTensorStorage
+    device: torch.device  # of the user's index, and of the answer
     shape: torch.Size
     slots: Tensor
     generations: Tensor
@@ -122,15 +123,25 @@ def plan(
         version_leaf = storage.find(version_key, _CALL)
         stored_version = _version_for(storage, version_leaf, version_key, version, slots.shape[0])
     planned = storage.plan_fields(fields, slots.shape[0], _CALL)
-    return Plan(storage, index.shape, slots, generations, planned, version_leaf, stored_version, bool(require_newer))
+    return Plan(
+        storage,
+        index.device,
+        index.shape,
+        slots,
+        generations,
+        planned,
+        version_leaf,
+        stored_version,
+        bool(require_newer),
+    )
 
 
-def apply(plan: Plan, device: torch.device) -> ConditionalUpdateResult:
+def apply(plan: Plan) -> ConditionalUpdateResult:
     """Carry a plan out, row by row, in one op."""
     status = plan.storage.update_if(
         plan.slots, plan.generations, plan.fields, plan.version_leaf, plan.version, plan.require_newer
     )
-    return ConditionalUpdateResult(status.view(plan.shape).to(device), plan.version is not None)
+    return ConditionalUpdateResult(status.view(plan.shape).to(plan.device), plan.version is not None)
 
 
 def _integers(name: str, value: Any) -> Tensor:
@@ -158,6 +169,18 @@ def fields_of(fields: Any, call: str) -> dict[Any, Any]:
                 raise ValueError(f"{call}: field {path!r} is named twice.")
             leaves[path] = leaf
     return leaves
+
+
+def only(fields: Mapping[Any, Any], keys: Sequence[Any], call: str) -> dict[Any, Any]:
+    """The fields that keys name, by themselves or by a field they are nested in. KeyError for a key that names none."""
+    chosen: dict[Any, Any] = {}
+    for key in keys:
+        path = as_path(key)
+        named = {field: value for field, value in fields.items() if as_path(field)[: len(path)] == path}
+        if not named:
+            raise KeyError(f"{call}: keys_to_update names {key!r}, got fields {list(fields)}.")
+        chosen |= named
+    return chosen
 
 
 def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any, num: int) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
+from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
 from torch import Tensor
 
 from torchrb.journal import JournalReader
@@ -26,7 +26,8 @@ class LazyStackStorage(ListStorage):
         stack_dim: where the stack's dimension goes; only 0.
         device: where the records live; None leaves them where they are.
 
-    Group keys may be ragged (the key is the tuple of values), rewards too (a row counts as its mean).
+    Group keys may be ragged (the key is the tuple of values), rewards too (a row counts as its mean). No records read
+    back are a tensordict of batch size 0 without fields.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -59,8 +60,8 @@ class LazyStackStorage(ListStorage):
         items, generations = super().read(slots, shape)
         if shape == ():
             return items, generations
-        if not items:
-            raise RuntimeError("LazyStackStorage: there is nothing to stack, no records were asked for.")
+        if not items:  # which fields they would have is theirs to say
+            return TensorDict({}, [0], device=self.items_device), generations
         return lazy_stack(items), generations
 
     def _take_fields(self, fields: Mapping[Any, Any], call: str) -> list[_Field]:

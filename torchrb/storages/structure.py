@@ -237,6 +237,10 @@ class TensorDictStructure:
         leaves: dict[tuple, Tensor] = {}
         objects: dict[tuple, list] = {}
         _walk(batch, (), leaves, objects)
+        if not batch.batch_size[0]:  # a tensordict makes a tensor of an empty list
+            for key in self._object_keys & leaves.keys():
+                if leaves[key].shape == (0,):
+                    objects[key] = leaves.pop(key).tolist()
         if leaves.keys() != self._leaf_keys or objects.keys() != self._object_keys:
             self._explain(leaves, objects, call)
         num = batch.batch_size[0]

@@ -111,6 +111,8 @@ class LazyTensorStorage(Storage):
             if taken is None:
                 return self._no_slots(), self._no_slots()
             if self.structure is None:
+                if not taken.rows.num:  # teaches nothing: an empty list could be of anything
+                    return self._no_slots(), self._no_slots()
                 first = self._begin(
                     taken,
                     lambda records, control, rows: ops.append_rows_(
