@@ -18,8 +18,6 @@ from torchrb import updates
 from torchrb.collate import stack_records
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
-from torchrb.storages.indexing import resolve
-from torchrb.storages.structure import as_path
 from torchrb.writers import RoundRobinWriter, TensorDictRoundRobinWriter, Writer
 
 _Part = TypeVar("_Part")
@@ -67,7 +65,7 @@ class ReplayBuffer:
         self._sampler = _made("sampler", sampler, Sampler, RandomSampler)
         self._writer = _made("writer", writer, Writer, self._default_writer)
         self._writer.register_storage(self._storage)
-        self._collate_fn = collate_fn or _default_collate(self._storage)
+        self._read_from = (self._storage, collate_fn or _default_collate(self._storage))  # which belong together
         self._batch_size = None if batch_size is None else _checked_batch_size(batch_size, type(self).__name__)
         self.generator = generator
 
@@ -137,12 +135,7 @@ class ReplayBuffer:
 
     def set_at_(self, key: Any, value: Any, index: Any) -> ReplayBuffer:
         """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
-        storage = self._storage
-        with storage.lock:
-            slots = resolve(index, len(storage), storage.device, "set_at_")
-            if not slots.shape:
-                value = torch.as_tensor(value).unsqueeze(0) if not isinstance(value, str | None) else [value]
-            storage.write_fields(slots.flat, {key: value}, "set_at_")
+        self._storage.set_fields(index, {key: value}, "set_at_")
         return self
 
     def update_(
@@ -150,21 +143,16 @@ class ReplayBuffer:
     ) -> ReplayBuffer:
         """Overwrite fields of all records: each value is ``[len(self), ...]``. Records keep their handles.
 
-        ``keys_to_update``: only these fields. Values are copied whether or not ``clone`` is asked for.
+        ``keys_to_update``: only these fields; a key of a nested tensordict names all that is in it. Values are copied
+        whether or not ``clone`` is asked for.
         """
         fields = updates.fields_of(self._writer.prepared(input_dict_or_td), "update_")
         if keys_to_update is not None:
-            given = {as_path(key): key for key in fields}
-            unknown = [key for key in keys_to_update if as_path(key) not in given]
-            if unknown:
-                raise KeyError(f"update_: keys_to_update names {unknown}, got fields {list(fields)}.")
-            fields = {given[as_path(key)]: fields[given[as_path(key)]] for key in keys_to_update}
+            fields = updates.only(fields, keys_to_update, "update_")
         return self._set_everywhere(fields, "update_")
 
     def _set_everywhere(self, fields: Mapping[Any, Any], call: str) -> ReplayBuffer:
-        storage = self._storage
-        with storage.lock:
-            storage.write_fields(torch.arange(len(storage), device=storage.device), fields, call)
+        self._storage.set_fields(slice(None), fields, call)
         return self
 
     def write_all(self, data: Any, end: int | None = None) -> None:
@@ -172,6 +160,8 @@ class ReplayBuffer:
         whole = isinstance(data, Mapping | tuple) and not isinstance(
             self._storage, ListStorage
         )  # a pytree, not records
+        if end is not None and not hasattr(end, "__index__"):
+            raise TypeError(f"write_all: end must be an int or None, got {end!r}.")
         self[: len(pytree.tree_leaves(data)[0] if whole else data) if end is None else end] = data
 
     def __setitem__(self, index: Any, data: Any) -> None:
@@ -189,7 +179,7 @@ class ReplayBuffer:
         num = self._batch_size if batch_size is None else _checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
-        storage = self._storage
+        storage, collate = self._read_from
         with storage.lock:
             slots, drawn = self._sampler.sample(storage, num, self.generator)
             data, generations = storage.read(slots)
@@ -197,7 +187,7 @@ class ReplayBuffer:
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
-        data = self._finished(self._collate_fn(data), info)
+        data = self._finished(collate(data), info)
         if not return_info:
             return data
         return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
@@ -213,16 +203,18 @@ class ReplayBuffer:
         return next(iter(self))
 
     def __getitem__(self, index: Any) -> Any:
-        storage = self._storage
+        storage, collate = self._read_from
         with storage.lock:
-            slots = resolve(index, len(storage), storage.device, "ReplayBuffer[...]")
+            slots = storage.locate(index, "ReplayBuffer[...]")
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
-            data = self._collate_fn(data)
+            data = collate(data)
         return self._finished(data, {"index": slots.flat.view(slots.shape).clone()})
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """The first ``end`` records (default: all) in slot order."""
+        if end is not None and not hasattr(end, "__index__"):
+            raise TypeError(f"read_all_in_order: end must be an int or None, got {end!r}.")
         return self[:end]
 
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
@@ -302,7 +294,7 @@ class ReplayBuffer:
         """Put another storage in, with ``collate_fn`` or the default one for it; returns the one that was there."""
         previous, self._storage = self._storage, _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
         self._writer.register_storage(self._storage, replace=True)
-        self._collate_fn = collate_fn or _default_collate(self._storage)
+        self._read_from = (self._storage, collate_fn or _default_collate(self._storage))
         return previous
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ class GroupIndex:
         self.state = zeros(INDEX_STATE_SIZE, dtype=torch.int64, device=storage.device)
         self.state[INDEX_OUTCAST] = -1
         # As with the storage's counters: on a CPU a view, which costs a fraction of Tensor.item.
-        self._numbers = memoryview(self.state.numpy()) if storage.device.type == "cpu" else None
+        self._numbers = self.state.numpy().data if storage.device.type == "cpu" else None
         self._digests: _Digests | None = None
 
     @property

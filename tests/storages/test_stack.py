@@ -35,6 +35,15 @@ def test_batches_and_lists_are_their_rows(kind):
     assert one[:].batch_size == (3,)
 
 
+def test_no_records_are_an_empty_batch():
+    rb = buffer(LazyStackStorage(4))
+    assert rb[:].batch_size == rb[[]].batch_size == (0,)
+    rb.extend(ragged(1, 2))
+    for index in ([], slice(0, 0), torch.zeros(2, dtype=torch.bool)):
+        batch = rb[index]
+        assert batch.batch_size == (0,) and batch["index"].tolist() == []
+
+
 def test_every_row_keeps_its_shape():
     storage = LazyStackStorage(3)
     storage.append(ragged(1, 2, 3, 4))

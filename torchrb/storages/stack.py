@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
+from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
 from torch import Tensor
 
-from torchrb import ops
 from torchrb.journal import JournalReader
 from torchrb.storages.base import Column
 from torchrb.storages.copies import own_copy
@@ -27,7 +26,8 @@ class LazyStackStorage(ListStorage):
         stack_dim: where the stack's dimension goes; only 0.
         device: where the records live; None leaves them where they are.
 
-    Group keys may be ragged (the key is the tuple of values), rewards too (a row counts as its mean).
+    Group keys may be ragged (the key is the tuple of values), rewards too (a row counts as its mean). No records read
+    back are a tensordict of batch size 0 without fields.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -51,40 +51,48 @@ class LazyStackStorage(ListStorage):
         super().__init__(max_size, compilable=compilable, device=device)
         self._rewards: dict[tuple, _RewardCache] = {}
 
-    def _take(self, item: Any) -> Any:
+    def _own(self, item: Any) -> Any:
         if not is_tensor_collection(item):
             raise TypeError(f"LazyStackStorage: a record must be a tensordict, got {type(item).__name__}.")
-        return super()._take(item)
+        return super()._own(item)
 
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         items, generations = super().read(slots, shape)
         if shape == ():
             return items, generations
-        if not items:
-            raise RuntimeError("LazyStackStorage: there is nothing to stack, no records were asked for.")
+        if not items:  # which fields they would have is theirs to say
+            return TensorDict({}, [0], device=self.items_device), generations
         return lazy_stack(items), generations
 
-    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
-        with self.lock:
-            places = slots.tolist()
-            changed = {place: self._items[place].copy() for place in places}
-            for key, values in fields.items():
-                given = (
-                    len(values) if hasattr(values, "__len__") and getattr(values, "ndim", 1) != 0 else "a single one"
-                )
-                if given != len(places):
-                    raise ValueError(f"{call}: field {key!r} needs {len(places)} values, got {given}.")
-                for place, value in zip(places, values, strict=True):
-                    old = self._value(changed[place], key, call)
-                    value = torch.as_tensor(value) if isinstance(old, Tensor) else value
-                    if isinstance(old, Tensor) and (value.dtype != old.dtype or value.shape != old.shape):
+    def _take_fields(self, fields: Mapping[Any, Any], call: str) -> list[_Field]:
+        taken = []
+        for key, values in fields.items():
+            if not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
+                taken.append(_Field(key, None, []))
+                continue
+            own = [own_copy(value) for value in values]
+            taken.append(_Field(key, own, [_tensor_or_none(value) for value in own]))
+        return taken
+
+    def _put_fields(self, slots: Tensor, taken: list[_Field], call: str) -> None:
+        self._staging.settle()
+        places = slots.tolist()
+        changed = {place: self._items[place].copy() for place in places}
+        for key, own, tensors in taken:
+            if own is None or len(own) != len(places):
+                given = "a single one" if own is None else len(own)
+                raise ValueError(f"{call}: field {key!r} needs {len(places)} values, got {given}.")
+            for place, value, tensor in zip(places, own, tensors, strict=True):
+                old = self._value(changed[place], key, call)
+                if isinstance(old, Tensor):
+                    if tensor is None or tensor.dtype != old.dtype or tensor.shape != old.shape:
+                        got = repr(value) if tensor is None else f"{tensor.dtype} {[*tensor.shape]}"
                         raise ValueError(
-                            f"{call}: field {key!r} must be {old.dtype} {[*old.shape]} in row {place}, "
-                            f"got {value.dtype} {[*value.shape]}."
+                            f"{call}: field {key!r} must be {old.dtype} {[*old.shape]} in row {place}, got {got}."
                         )
-                    changed[place].set(shown(as_path(key)), own_copy(value))
-            ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], False)
-            self._keep(torch.tensor(list(changed), dtype=torch.int64), list(changed.values()))
+                    value = tensor
+                changed[place].set(shown(as_path(key)), value)
+        self._put_items(slots, [changed[place] for place in places], False)
 
     def _value(self, item: TensorDictBase, key: Any, call: str) -> Any:
         """One record's value of a field: a tensor, or the Python value of a non-tensor field."""
@@ -128,6 +136,23 @@ class LazyStackStorage(ListStorage):
 
 
 _MISSING: Any = object()
+
+
+class _Field(NamedTuple):
+    """New values of a field, the storage's own: as they are kept (None when there is no list of them), and as tensors
+    where they can be.
+    """
+
+    key: Any
+    values: list[Any] | None
+    tensors: list[Tensor | None]
+
+
+def _tensor_or_none(value: Any) -> Tensor | None:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def _is_reward(element: Any) -> bool:
