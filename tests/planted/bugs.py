@@ -55,6 +55,43 @@ BUGS = [
         "test_writers_updaters_and_readers_on_one_buffer",
     ),
     Bug(
+        2, "a draw lets the lock go before its rows are read", "buffer.py",
+        "            data, generations = storage.read(slots)\n        self._sampler.notice",
+        "        data, generations = storage.read(slots)\n        self._sampler.notice",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a record's text is put beside it when the lock is gone", "storages/tensor.py",
+        "            self._keep_objects(range(len(self._objects)), slots, rows.objects)\n            return slots, gen",
+        "        self._keep_objects(range(len(self._objects)), slots, rows.objects)\n        return slots, gen",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a patch asks whether its slot is live, and not for its generation", _REFERENCE,
+        " & ((words >> SLOT_COUNT_SHIFT) - 1 == generations)", "",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "an older version takes the place of a newer one", _REFERENCE,
+        "accepted = live & ~_is_nan(version) & (newer | _is_nan(stored))", "accepted = live & ~_is_nan(version)",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "of two patches for one record in a call both are reported as written", _REFERENCE,
+        "        status[live & ~wins] = schemas.SUPERSEDED\n", "",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a patch is decided before it has the lock", "updates.py",
+        "    status = plan.storage.update_if(\n",
+        "    plan.storage.lock.release()\n"
+        "    there = plan.storage.generations(plan.slots) == plan.generations\n"
+        "    plan.storage.lock.acquire()\n"
+        "    plan = plan._replace(generations=torch.where(there, plan.storage.generations(plan.slots), -2))\n"
+        "    status = plan.storage.update_if(\n",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
         3, "emptying forgets the counts", _REFERENCE,
         "words[live] = ((words[live] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT", "words[live] = 0",
         "test_what_was_emptied_or_written_back_is_not_the_old_record",
