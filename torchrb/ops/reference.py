@@ -24,6 +24,7 @@ from torchrb.ops.schemas import (
     CONTROL_LENGTH,
     CONTROL_STAMP,
     CONTROL_WRITES,
+    SLOT_BUSY,
     SLOT_COUNT_SHIFT,
     SLOT_LIVE,
     STAMP_SHIFT,
@@ -57,9 +58,12 @@ def _as_bytes(values: Tensor) -> Tensor:
 
 
 def _store(tables: list[Tensor], layout: list[int], slots: Tensor, values: list[Tensor], rows: Tensor) -> None:
-    """Copy ``values[leaf][rows]`` to ``slots[rows]``; these slots are distinct."""
+    """Copy ``values[leaf][rows]`` to ``slots[rows]``, which are busy until it is done; these slots are distinct."""
+    kept = slots[rows]
     for leaf, value in enumerate(values):
-        cells_of(tables, layout, leaf)[slots[rows]] = _as_bytes(value)[rows]
+        cells_of(tables, layout, leaf)[kept] = _as_bytes(value)[rows]
+    words, _ = header_of(tables)
+    words[kept] &= ~SLOT_BUSY
 
 
 def _note(journal: Tensor, control: Tensor, slots: Tensor) -> None:
@@ -85,14 +89,14 @@ def _repeats(slots: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _renew(tables: list[Tensor], control: Tensor, slots: Tensor, rows: Tensor, stamps: Tensor) -> tuple[Tensor, Tensor]:
-    """Step the words of ``slots[rows]`` once for each such row. Returns each row's own generation, and which rows'
-    content stays (the last one for each slot); a row outside ``rows`` gets -1 and does not stay.
+    """Step the words of ``slots[rows]`` once for each such row; they are busy from now on. Returns each row's own
+    generation, and which rows' content stays (the last one for each slot); a row outside ``rows`` gets -1 and does not.
     """
     words, all_stamps = header_of(tables)
     kept = slots[rows]
     earlier, last = _repeats(kept)
     counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1 + earlier
-    words[kept[last]] = (counts[last] << SLOT_COUNT_SHIFT) | SLOT_LIVE
+    words[kept[last]] = (counts[last] << SLOT_COUNT_SHIFT) | SLOT_LIVE | SLOT_BUSY
     all_stamps[kept[last]] = stamps[rows][last] << STAMP_SHIFT
     control[CONTROL_STAMP] += slots.shape[0]
     generations, stays = torch.full_like(slots, -1), torch.zeros_like(rows)
@@ -101,8 +105,9 @@ def _renew(tables: list[Tensor], control: Tensor, slots: Tensor, rows: Tensor, s
 
 
 def _patch(tables: list[Tensor], slots: Tensor) -> None:
-    """Step the patch counts in these slots' stamps; the slots are distinct."""
-    _, stamps = header_of(tables)
+    """Step the patch counts in these slots' stamps; the slots are distinct, and busy from now on."""
+    words, stamps = header_of(tables)
+    words[slots] |= SLOT_BUSY
     kept = stamps[slots]
     stamps[slots] = (kept & ~_PATCH_MASK) | ((kept + 1) & _PATCH_MASK)
 
@@ -204,9 +209,9 @@ def update_rows_if_(
         wins = torch.zeros_like(live)
         wins[by_version] = _repeats(slots[by_version])[1]
         status[live & ~wins] = schemas.VERSION_REJECTED
-        _store(tables, version_leaf, slots, [version], wins)
-    _store(tables, layout, slots, values, wins)
+        layout, values = version_leaf + layout, [version, *values]
     _patch(tables, slots[wins])
+    _store(tables, layout, slots, values, wins)
     _note(journal, control, slots[wins])
     return status
 

@@ -98,6 +98,9 @@ class PromptGroupSampler(Sampler):
         self._warned = 0
         self._ranked: Tensor | None = None  # the last reward template that was found to be of a type with an order
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_index": None}  # an index belongs to the process that made it
+
     @property
     def strategy(self) -> str:
         return self._strategy.name.lower()
