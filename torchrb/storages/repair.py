@@ -42,8 +42,8 @@ def repair(tables: list[Tensor], control: Tensor, journal: Tensor) -> int:
     beyond = live[live >= num]
     if gaps.shape[0]:
         _move(tables, words, beyond, gaps)
-    if int(control[CONTROL_LENGTH]) < capacity or int(control[CONTROL_CURSOR]) > num:
-        control[CONTROL_CURSOR] = num % capacity
+    if num < capacity:  # nothing is overwritten while there is room
+        control[CONTROL_CURSOR] = num
     control[CONTROL_LENGTH] = num
     return torn.shape[0]
 
