@@ -49,15 +49,16 @@ class Sharing:
     def __init__(self, storage: LazyTensorStorage, memory: SharedMemory, journal_size: int) -> None:
         self._storage, self._memory = weakref.ref(storage), memory
         self._body = self._end = rounded(8 * (_JOURNAL + journal_size))  # where tables begin; where the next one goes
-        head = memory.tensor(0, self._body).view(torch.int64)
-        self.control, self.journal = head[_CONTROL:_JOURNAL], head[_JOURNAL : _JOURNAL + journal_size]
+        with torch.inference_mode(False):
+            head = memory.tensor(0, self._body).view(torch.int64)
+            self.control, self.journal = head[_CONTROL:_JOURNAL], head[_JOURNAL : _JOURNAL + journal_size]
         self._words = memoryview(head[:_CONTROL].numpy())  # type: ignore[arg-type]
-        self.lock = ProcessLock(memory, self._words, storage.lock, self._entered)
 
     def take_over(self, storage: LazyTensorStorage) -> None:
         """Make this the storage's lock, counters and journal."""
+        lock = ProcessLock(self._memory, self._words, storage.lock, self._entered)
         storage.control, storage.journal = self.control, self.journal
-        storage._counters, storage.lock, storage._sharing = self.control.numpy(), self.lock, self
+        storage._counters, storage.lock, storage._sharing = self.control.numpy(), lock, self
         reduction.ForkingPickler.register(type(storage), _reduced)
         with _here_lock:
             _HERE[self._memory.token] = storage
