@@ -92,6 +92,16 @@ BUGS = [
         "test_nothing_is_torn_lost_or_mistaken",
     ),
     Bug(
+        2, "processes do not wait for each other", "storages/process_lock.py",
+        "                fcntl.flock(self._fd, fcntl.LOCK_EX)\n", "",
+        "test_processes_that_write_patch_and_draw_at_once",
+    ),
+    Bug(
+        2, "what a killed process left half-written counts as a record", "storages/repair.py",
+        "    _retire(words, torn)\n", "    words[torn] &= ~SLOT_BUSY\n",
+        "test_a_process_killed_in_the_middle_of_a_write_loses_only_what_it_was_writing",
+    ),
+    Bug(
         3, "emptying forgets the counts", _REFERENCE,
         "words[live] = ((words[live] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT", "words[live] = 0",
         "test_what_was_emptied_or_written_back_is_not_the_old_record",
@@ -130,6 +140,11 @@ BUGS = [
         4, "a sampler keeps the index of the storage it saw first", "samplers/prompt_group.py",
         "index.storage is not storage", "False",
         "test_a_sampler_that_is_moved_to_another_storage_forgets_the_first",
+    ),
+    Bug(
+        4, "each process keeps a journal of its own", "storages/sharing.py",
+        "storage.control, storage.journal = self.control, self.journal", "storage.control = self.control",
+        "test_a_draw_sees_what_another_process_wrote_and_patched",
     ),
     Bug(
         5, "seeds come from the global generator", "samplers/base.py",

@@ -98,6 +98,9 @@ class PromptGroupSampler(Sampler):
         self._warned = 0
         self._ranked: Tensor | None = None  # the last reward template that was found to be of a type with an order
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_index": None, "_ranked": None}  # they belong to the process that made them
+
     @property
     def strategy(self) -> str:
         return self._strategy.name.lower()
