@@ -6,8 +6,11 @@ threads of this process.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +21,8 @@ from torch import Tensor
 
 from tests.spec.builders import numbered, numbers_of
 from torchrb import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer, TensorDictRoundRobinWriter, TensorStorage
+from torchrb.generations import words_of
+from torchrb.ops.schemas import CONTROL_LOCK, HEADER_BYTES, SLOT_BUSY
 
 SERVER = mp.get_context("forkserver")
 SERVER.set_forkserver_preload(["torch", "tensordict"])
@@ -130,7 +135,7 @@ def empty(rb: TensorDictReplayBuffer) -> None:
 def write_for_ever(rb: TensorDictReplayBuffer, started: Any, first: int, most: int) -> None:
     """Extend by 1 to ``most`` records at a time, numbered from ``first`` on, round and round."""
     number = 0
-    while True:
+    while mp.parent_process().is_alive():
         size = number % most + 1
         rb.extend(records([(first + number + i) % PATCHED for i in range(size)]))
         number += size
@@ -138,12 +143,11 @@ def write_for_ever(rb: TensorDictReplayBuffer, started: Any, first: int, most: i
 
 
 def patch_for_ever(rb: TensorDictReplayBuffer, started: Any, seed: int) -> None:
-    """Draw records and patch them a little later."""
+    """Draw records and patch them, now and then before anybody else has a turn."""
     torch.manual_seed(seed)
-    while True:
-        with rb.storage.lock:
-            some = rb.sample(4) if len(rb) else None
-        if some is not None:
+    for turn in itertools.takewhile(lambda _: mp.parent_process().is_alive(), itertools.count()):
+        with rb.storage.lock if turn % 3 == 0 else contextlib.nullcontext():
+            some = rb.sample(4)
             numbers = [number % PATCHED + PATCHED for number in numbers_of(some)]
             patch(rb, some["index"].tolist(), some["index_generation"].tolist(), numbers)
             started.set()
@@ -151,9 +155,6 @@ def patch_for_ever(rb: TensorDictReplayBuffer, started: Any, seed: int) -> None:
 
 def die_holding(rb: TensorDictReplayBuffer, slots: list[int]) -> None:
     """Be killed in the middle of writing records."""
-    from torchrb.generations import words_of
-    from torchrb.ops.schemas import CONTROL_LOCK, HEADER_BYTES, SLOT_BUSY
-
     storage = rb.storage
     storage.lock.acquire()
     words_of(storage.tables)[slots] |= SLOT_BUSY
@@ -165,8 +166,6 @@ def die_holding(rb: TensorDictReplayBuffer, slots: list[int]) -> None:
 
 def die_leaving_a_fork(rb: TensorDictReplayBuffer, pipe: Any) -> None:
     """Be killed while holding the lock, survived by a forked process."""
-    import time
-
     rb.storage.lock.acquire()
     pid = os.fork()
     if pid == 0:

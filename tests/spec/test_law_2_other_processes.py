@@ -19,7 +19,7 @@ from tests.spec.processes import PATCHED, STORAGES, call, records, shared_buffer
 from torchrb import RandomSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:PromptGroupSampler")  # small groups run short
-ROUNDS = int(os.environ.get("TORCHRB_STRESS_ROUNDS", "300"))
+ROUNDS = int(os.environ.get("TORCHRB_STRESS_ROUNDS", "200"))
 
 
 class Witness:
