@@ -9,11 +9,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
 from torch import Tensor
 
-from torchrb.journal import JournalReader
 from torchrb.storages.base import Column
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.list import ListStorage
+from torchrb.storages.rewards import REWARD_KEY, RewardColumn
 from torchrb.storages.structure import as_path, shown
 
 
@@ -49,7 +49,7 @@ class LazyStackStorage(ListStorage):
         if stack_dim != 0:
             raise ValueError(f"LazyStackStorage: only stack_dim=0 is supported, got {stack_dim}.")
         super().__init__(max_size, compilable=compilable, device=device)
-        self._rewards: dict[tuple, _RewardCache] = {}
+        self._rewards: dict[tuple, RewardColumn] = {}
 
     def _own(self, item: Any) -> Any:
         if not is_tensor_collection(item):
@@ -106,6 +106,7 @@ class LazyStackStorage(ListStorage):
         return None
 
     def key_words(self, key: Any, slots: Tensor) -> Tensor:
+        self._staging.settle()
         words = [
             value_words(self._value(self._items[slot], key, "PromptGroupSampler: group_key"), key)
             for slot in slots.tolist()
@@ -114,25 +115,10 @@ class LazyStackStorage(ListStorage):
 
     def reward_column(self, key: Any) -> Column:
         with self.lock:
-            cache = self._rewards.setdefault(as_path(key), _RewardCache())
-            column = cache.catch_up(self, key)
+            self._staging.settle()
+            rewards = self._rewards.setdefault(as_path(key), RewardColumn(key))
+            column = rewards.catch_up(self, lambda slot: self._value(self._items[slot], key, REWARD_KEY))
         return Column([self.tables[0], column.view(-1, 1).view(torch.uint8)], [1, 0, 8], column[:0])
-
-    def reward_of(self, slot: int, key: Any) -> int | float:
-        """A record's reward: its own value when of one element, else the float64 mean, summed in index order."""
-        value = self._value(self._items[slot], key, "PromptGroupSampler: reward_key")
-        elements = value.reshape(-1).tolist() if isinstance(value, Tensor) else [value]
-        if not elements or not all(_is_reward(element) for element in elements):
-            raise TypeError(
-                f"PromptGroupSampler: reward_key {key!r} must be numeric in every record, of a type that can be ranked "
-                f"exactly, got {value!r}."
-            )
-        if len(elements) == 1:
-            return elements[0]
-        total = 0.0
-        for element in elements:
-            total += element
-        return total / len(elements)
 
 
 _MISSING: Any = object()
@@ -153,49 +139,3 @@ def _tensor_or_none(value: Any) -> Tensor | None:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         return None
-
-
-def _is_reward(element: Any) -> bool:
-    return isinstance(element, float) or (isinstance(element, int) and -(2**63) <= element < 2**63)
-
-
-class _RewardCache:
-    """Rewards by slot, kept up to date from the journal: int64 while all are integers, float64 otherwise."""
-
-    def __init__(self) -> None:
-        self._reader = JournalReader()
-        self._values: dict[int, int | float] = {}
-        self._column = torch.empty(0, dtype=torch.int64)
-
-    def catch_up(self, storage: LazyStackStorage, key: Any) -> Tensor:
-        if not self._reader.moved(storage.control):
-            return self._column
-        changed = self._reader.catch_up(storage.control, storage.journal)
-        if changed is None:
-            self._values.clear()
-        try:
-            for slot in range(len(storage)) if changed is None else changed.tolist():
-                self._values.pop(slot, None)
-                if slot < len(storage):
-                    self._values[slot] = storage.reward_of(slot, key)
-        except BaseException:
-            self._reader = JournalReader()  # what is no reward now is looked at again by the next call
-            raise
-        integral = all(isinstance(value, int) for value in self._values.values())
-        if not integral:
-            self._refuse_rounding(key)
-        column = torch.zeros(storage.tables[0].shape[0], dtype=torch.int64 if integral else torch.float64)
-        stored = sorted(self._values)
-        column[stored] = torch.tensor([self._values[slot] for slot in stored], dtype=column.dtype)
-        self._column = column
-        return column
-
-    def _refuse_rounding(self, key: Any) -> None:
-        """Beside floats, integers are ranked as float64: ValueError for one that would be rounded."""
-        for slot, value in self._values.items():
-            if isinstance(value, int) and float(value) != value:
-                self._reader = JournalReader()
-                raise ValueError(
-                    f"PromptGroupSampler: reward_key {key!r} holds integers and floats, and {value} in record {slot} "
-                    "has no exact float64 to rank it by. Store rewards of one type."
-                )

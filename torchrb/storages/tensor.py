@@ -414,7 +414,8 @@ class LazyTensorStorage(Storage):
         return Column(self._records.tables, self._records.leaf(number), template)
 
     def key_words(self, key: Any, slots: Tensor) -> Tensor:
-        column = self._objects[~self.find(key, "PromptGroupSampler: group_key")]
+        number = self.find(key, "PromptGroupSampler: group_key")
+        column = self._objects[~number]
         words = [value_words(column[slot], key) for slot in slots.tolist()]
         return torch.tensor(words, dtype=torch.int64, device=self.device).view(slots.shape[0], DIGEST_WORDS)
 
