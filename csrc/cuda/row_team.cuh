@@ -112,12 +112,13 @@ __device__ inline void move_row(const LeafView& view, const Team& team, int64_t 
       while (piece >= leaf->end) ++leaf;
       shift[i] = leaf->shift;
       const int64_t offset = leaf->bytes - ((leaf->end - piece) << shift[i]);
-      unsigned char* in_table = leaf->table + slot * leaf->stride + offset;
       unsigned char* in_batch = leaf->batch + row * leaf->bytes + offset;
-      to[i] = direction == Direction::kIntoTable ? in_table : in_batch;
-      if (direction == Direction::kZeroBatch) {
+      if constexpr (direction == Direction::kZeroBatch) {
         held[i] = {};
+        to[i] = in_batch;
       } else {
+        unsigned char* in_table = leaf->table + slot * leaf->stride + offset;
+        to[i] = direction == Direction::kIntoTable ? in_table : in_batch;
         move_piece(&held[i], direction == Direction::kIntoTable ? in_batch : in_table, shift[i]);
       }
     }
