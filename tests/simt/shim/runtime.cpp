@@ -137,7 +137,16 @@ void start_block(Stream& stream, Work& work) {
 }
 
 void finish_block(Block* block, bool checked) {
-  if (checked) check_red_zones(*block);
+  if (checked) {
+    check_red_zones(*block);
+  } else {  // its threads stopped where they were, and what they did is over, too
+    for (const Thread* thread : block->threads) {
+      clocks::become(thread->fiber.order);
+      clocks::release(block->done);
+    }
+    clocks::become(Fiber::host().order);
+    clocks::acquire(block->done);
+  }
   for (Thread* thread : block->threads) idle.emplace_back(thread);
   unmap_arena(block->arena, block->arena_bytes);
   auto* stream = static_cast<Stream*>(block->stream);
