@@ -66,14 +66,16 @@ class Schedule:
 
 @functools.cache
 def compiler() -> tuple[str, ...] | None:
-    """The C++ compiler to use, or None: there must be a g++, as its thread sanitizer is the one that sees the most."""
+    """The g++ to use (its thread sanitizer sees the most); None where there is none, or CXX names no compiler."""
     for name in (os.environ.get("CXX"), "g++", "c++"):
         if not name or shutil.which(name.split()[0]) is None:
             continue
-        ran = subprocess.run([*name.split(), "-std=c++20", "-v", "-fsyntax-only", "-x", "c++", "/dev/null"],
-                             capture_output=True, text=True)  # fmt: skip
+        probe = [*name.split(), "-std=c++20", "-v", "-fsyntax-only", "-x", "c++", "/dev/null"]
+        ran = subprocess.run(probe, capture_output=True, text=True)
         if ran.returncode == 0 and "gcc version" in ran.stderr:
             return tuple(name.split())
+        if "version" not in ran.stderr:
+            return None
     return None
 
 
