@@ -114,6 +114,8 @@ class GroupIndex {
     ++head_[kOutcasts];
   }
 
+  bool has_outcasts() const { return head_[kOutcasts] != 0; }
+
   // One of the rows cast out, -1 if there is none.
   int64_t outcast() const {
     if (head_[kOutcasts] == 0) return -1;

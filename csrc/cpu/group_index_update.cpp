@@ -90,8 +90,8 @@ class Update {
   std::vector<int64_t> words_;
 };
 
-Tensor group_index_update_(Tensor keys, Tensor links, Tensor control_in, Tensor journal_in, int64_t position,
-                           std::vector<Tensor> tables, std::vector<int64_t> key_leaf, Tensor key_template) {
+void group_index_update_(Tensor keys, Tensor links, Tensor state_in, Tensor control_in, Tensor journal_in,
+                         std::vector<Tensor> tables, std::vector<int64_t> key_leaf, Tensor key_template, bool rebuild) {
   const Headers headers = headers_of(tables, kOp);
   check(key_leaf.size() == 3, kOp, "key_leaf must hold three numbers, got ", key_leaf.size(), ".");
   KeyCells cells{leaf_of(tables, key_leaf, 0, kOp), dtype_of(key_template, kOp, "the group key"), 0};
@@ -102,13 +102,15 @@ Tensor group_index_update_(Tensor keys, Tensor links, Tensor control_in, Tensor 
   GroupIndex index = group_index_of(keys, links, headers.capacity, kOp);
   check(keys.size(1) == cells.num_words, kOp, "keys must hold ", cells.num_words, " words a row, got ", keys.size(1),
         ".");
+  int64_t* state = int64_data(state_in, kIndexStateSize, kOp, "state");
   int64_t* control = int64_data(control_in, kControlSize, kOp, "control");
   const int64_t* journal = int64_data(journal_in, kOp, "journal");
   const int64_t ring = journal_in.numel();
   const int64_t head = std::atomic_ref<int64_t>(control[kControlJournal]).load(std::memory_order_acquire);
 
   Update update(index, headers, cells);
-  const bool all = position < 0 || head - position > ring;
+  const int64_t position = state[kIndexPosition];
+  const bool all = rebuild || head - position > ring;
   const int64_t num = all ? headers.capacity : head - position;
   if (all) {
     update.run(num, [](int64_t i) { return i; });
@@ -116,14 +118,11 @@ Tensor group_index_update_(Tensor keys, Tensor links, Tensor control_in, Tensor 
     update.run(num, [=](int64_t i) { return journal[(position + i) % ring]; });
   }
 
-  const Tensor counts_out = empty_int64({5}, control_in);
-  auto* counts = static_cast<int64_t*>(counts_out.data_ptr());
-  counts[0] = head;
-  counts[1] = index.num_groups();
-  counts[2] = index.num_singletons();
-  counts[3] = index.outcast();
-  counts[4] = num;
-  return counts_out;
+  state[kIndexPosition] = head;
+  state[kIndexGroups] = index.num_groups();
+  state[kIndexSingletons] = index.num_singletons();
+  state[kIndexOutcast] = index.outcast();
+  state[kIndexVisited] += num;
 }
 
 STABLE_TORCH_LIBRARY_IMPL(torchrb, CPU, m) { m.impl("group_index_update_", TORCH_BOX(&group_index_update_)); }

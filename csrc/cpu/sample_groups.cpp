@@ -203,7 +203,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor keys, Tenso
   if (groups > distinct && is_inside) batch.draw_groups_again(distinct, groups);
   check(is_inside, kOp, "members must be slots below the capacity ", batch.headers.capacity, ".");
 
-  int64_t flags = 0;
+  int64_t flags = index.has_outcasts() ? kNanKey : 0;
   if (groups > available) flags |= kFewGroups;
   for (int64_t place = 0; place < groups; ++place) {
     const int64_t size = draws[place].size(), num_valid = batch.drawn[3 * place + 2];
