@@ -17,6 +17,16 @@ namespace torchrb {
 
 // Tunables: threads in a block.
 inline constexpr unsigned kAdvantageThreads = 64;  // a thread is a group, and groups are few: rather more blocks
+inline constexpr unsigned kIndexThreads = 256;
+inline constexpr unsigned kIndexBlockThreads = 512;  // of the one block that does a short update
+inline constexpr unsigned kMostIndexBlocks = 1024;
+inline constexpr int64_t kBlockEntries = 4096;   // of the journal, that one block does sooner than six launches
+inline constexpr unsigned kSampleThreads = 128;  // a warp is a group
+inline constexpr unsigned kLargeGroupThreads = 256;
+inline constexpr unsigned kMostSampleBlocks = 4096;
+inline constexpr int64_t kSharedRows = 1024;  // of a group that a block selects from in shared memory
+// A group of so many rows, and no less than this part of all, is found by looking at all rows.
+inline constexpr int64_t kScanRows = 256, kScanShare = 64;
 
 // Blocks for `num` threads; a kernel strides over what goes beyond the largest grid.
 inline unsigned blocks_for(int64_t num, unsigned threads) {
