@@ -41,9 +41,18 @@ template <typename... Params, typename... Args>
 inline cudaError_t launch(void (*kernel)(Params...), unsigned grid, unsigned block, size_t smem, cudaStream_t stream,
                           const Args&... args) {
   if (grid == 0) return cudaSuccess;
+  // Beyond what every device gives unasked, shared memory has to be asked for.
+  constexpr size_t kUnasked = 48 * 1024;
+  if (smem > kUnasked) {
+    const cudaError_t granted =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+    if (granted != cudaSuccess) return granted;
+  }
   kernel<<<grid, block, smem, stream>>>(static_cast<Params>(args)...);
   return cudaGetLastError();
 }
+#else
+using simt::launch;
 #endif
 
 }  // namespace torchrb
