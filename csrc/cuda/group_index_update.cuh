@@ -245,8 +245,9 @@ static __global__ void group_index_begin_kernel(const IndexUpdate update) {
   const Stride stride{threadIdx.x, blockDim.x};
   if (threadIdx.x == 0) begin_update(update);
   __syncthreads();
-  if (head.num > kBlockEntries) return;
-  if (head.num > 0) {
+  const int64_t num = head.num;
+  if (num > kBlockEntries) return;
+  if (num > 0) {
     note_tickets(update, stride);
     __syncthreads();
     look_at_rows(update, stride);
@@ -260,7 +261,7 @@ static __global__ void group_index_begin_kernel(const IndexUpdate update) {
   }
   if (threadIdx.x != 0) return;
   end_update(update);
-  head.num = 0;  // nothing is left for the kernels that follow
+  if (num > 0) head.num = 0;  // nothing is left for the kernels that follow
 }
 
 enum class IndexPhase { kNote, kLook, kCut, kMend };

@@ -36,9 +36,7 @@ struct SampleGroups {
   __device__ int64_t available() const { return links.head->groups; }
 };
 
-__device__ inline void raise_flags(const SampleGroups& draw, int64_t bits) {
-  atomicOr(reinterpret_cast<unsigned long long*>(draw.flags), static_cast<unsigned long long>(bits));
-}
+__device__ inline int64_t flag(bool raised, int64_t bit) { return raised ? bit : 0; }
 
 // Empties what the next kernel fills. A thread is a place.
 static __global__ void sample_begin_kernel(const SampleGroups draw) {
@@ -48,8 +46,8 @@ static __global__ void sample_begin_kernel(const SampleGroups draw) {
   if (first != 0) return;
   draw.claimed[0] = draw.claimed[1] = 0;
   const int64_t available = draw.available();
-  *draw.flags = (draw.groups > available ? kFewGroups : 0) | (available == 0 ? kNoGroup : 0) |
-                (draw.links.rows[draw.links.capacity].next != 0 ? kNanKey : 0);
+  *draw.flags = flag(draw.groups > available, kFewGroups) | flag(available == 0, kNoGroup) |
+                flag(draw.links.rows[draw.links.capacity].next != 0, kNanKey);
 }
 
 // Finds each place's group. A warp is a place.
@@ -145,8 +143,10 @@ __device__ inline void draw_rows(const SampleGroups& draw, const Team& team, int
     draw.drawn[3 * place] = rank;
     draw.drawn[3 * place + 1] = size;
     draw.drawn[3 * place + 2] = num_valid;
-    const int64_t bits = (size < wanted ? kShortGroup : 0) | (num_valid < chosen ? kNanDrawn : 0);
-    if (bits != 0) raise_flags(draw, bits);
+    const int64_t bits = flag(size < wanted, kShortGroup) | flag(num_valid < chosen, kNanDrawn);
+    if (bits != 0) {
+      atomicOr(reinterpret_cast<unsigned long long*>(draw.flags), static_cast<unsigned long long>(bits));
+    }
   }
   team.sync();
 }

@@ -1,4 +1,4 @@
-"""A group index as a GPU keeps it: brought up to date by the emulated kernels, and taken apart to look at every link."""
+"""A group index as a GPU keeps it: brought up to date by emulated kernels, and taken apart to look at every link."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class GpuIndex(Index):
         self.links = torch.zeros(group_links_size(records.capacity, "cuda"), dtype=torch.int32)
 
     def _call(self, name: str) -> Any:
-        assert name == "group_index_update_"
-        return self._update
+        return {"group_index_update_": self._update, "sample_groups": self._sample}[name]
 
     def _update(self, keys, links, state, control, journal, tables, leaf, template, rebuild) -> None:
         table, offset, nbytes = leaf
@@ -36,6 +35,22 @@ class GpuIndex(Index):
             keys, keys.shape[1], links, keys.shape[0], state, control, journal, journal.shape[0],
             tables[0], tables[0].stride(0), cells, cells.stride(0), nbytes, DTYPES.index(template.dtype), rebuild,
         )  # fmt: skip
+
+    def _sample(self, seed, keys, links, tables, leaf, template, groups, per_group, strategy):
+        capacity = keys.shape[0]
+        table, offset, nbytes = leaf or (0, 0, 0)
+        cells = tables[table][:, offset:]
+        elements = nbytes // template.dtype.itemsize if leaf else 1
+        slots, drawn, flags = torch.full((groups * per_group,), -7), torch.full((groups, 3), -7), torch.tensor([-7])
+        numbers = torch.full((4 * groups + 2,), -7, dtype=torch.int32)
+        rows = torch.full((24 * capacity,), 7, dtype=torch.uint8)
+        sums = torch.full((2 * capacity,), 7.0, dtype=torch.float64)
+        self.kernels.sample(
+            seed, keys, keys.shape[1], links, capacity, tables[0], tables[0].stride(0), cells, cells.stride(0),
+            DTYPES.index(template.dtype) if leaf else 0, elements, groups, per_group, strategy,
+            slots, drawn, flags, numbers, rows, sums,
+        )  # fmt: skip
+        return slots, drawn, flags
 
     def members(self) -> list[list[int]]:
         """The slots of each group, ascending, groups by rank; on the way every link, size and count is checked."""
