@@ -27,6 +27,9 @@ inline constexpr unsigned kMostSampleBlocks = 4096;
 inline constexpr int64_t kSharedRows = 1024;  // of a group that a block selects from in shared memory
 // A group of so many rows, and no less than this part of all, is found by looking at all rows.
 inline constexpr int64_t kScanRows = 256, kScanShare = 64;
+inline constexpr unsigned kBalancedThreads = 128;  // a block is a group
+inline constexpr unsigned kMostBalancedBlocks = 512;
+inline constexpr int64_t kBalancedMemory = int64_t{256} << 20;  // scratch of all blocks together, if one needs no more
 
 // Blocks for `num` threads; a kernel strides over what goes beyond the largest grid.
 inline unsigned blocks_for(int64_t num, unsigned threads) {
