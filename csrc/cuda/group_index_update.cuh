@@ -20,6 +20,7 @@ struct IndexUpdate {
   const int64_t* journal;  // [ring]
   int64_t ring;
   bool rebuild;
+  int64_t block_entries = kBlockEntries;  // what one block does alone
 };
 
 // Which entries a thread has: first, first + step, ...
@@ -246,7 +247,7 @@ static __global__ void group_index_begin_kernel(const IndexUpdate update) {
   if (threadIdx.x == 0) begin_update(update);
   __syncthreads();
   const int64_t num = head.num;
-  if (num > kBlockEntries) return;
+  if (num > update.block_entries) return;
   if (num > 0) {
     note_tickets(update, stride);
     __syncthreads();
@@ -287,18 +288,20 @@ static __global__ void group_index_enter_kernel(const IndexUpdate update) {
   if (threadIdx.x != 0 || atomicAdd(&head.done, 1) != static_cast<int32_t>(gridDim.x) - 1) return;
   __threadfence();
   end_update(update);
-  head.done = 0;
+  store_relaxed(&head.done, 0);
 }
 
-inline cudaError_t group_index_update_launch(const IndexUpdate& update, cudaStream_t stream) {
-  cudaError_t status = launch(group_index_begin_kernel, 1, kIndexBlockThreads, 0, stream, update);
+// `threads`: of a block of the longer updates; the block that works alone has twice as many.
+inline cudaError_t group_index_update_launch(const IndexUpdate& update, cudaStream_t stream,
+                                             unsigned threads = kIndexThreads) {
+  cudaError_t status = launch(group_index_begin_kernel, 1, 2 * threads, 0, stream, update);
   const int64_t most = std::max(update.links.capacity, update.ring);
-  if (most <= kBlockEntries) return status;
-  const unsigned grid = std::min(blocks_for(most, kIndexThreads), kMostIndexBlocks);
+  if (most <= update.block_entries) return status;
+  const unsigned grid = std::min(blocks_for(most, threads), kMostIndexBlocks);
   for (const auto kernel : {group_index_phase_kernel<IndexPhase::kNote>, group_index_phase_kernel<IndexPhase::kLook>,
                             group_index_phase_kernel<IndexPhase::kCut>, group_index_phase_kernel<IndexPhase::kMend>,
                             group_index_enter_kernel}) {
-    if (status == cudaSuccess) status = launch(kernel, grid, kIndexThreads, 0, stream, update);
+    if (status == cudaSuccess) status = launch(kernel, grid, threads, 0, stream, update);
   }
   return status;
 }

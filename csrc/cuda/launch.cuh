@@ -18,7 +18,6 @@ namespace torchrb {
 // Tunables: threads in a block.
 inline constexpr unsigned kAdvantageThreads = 64;  // a thread is a group, and groups are few: rather more blocks
 inline constexpr unsigned kIndexThreads = 256;
-inline constexpr unsigned kIndexBlockThreads = 512;  // of the one block that does a short update
 inline constexpr unsigned kMostIndexBlocks = 1024;
 inline constexpr int64_t kBlockEntries = 4096;   // of the journal, that one block does sooner than six launches
 inline constexpr unsigned kSampleThreads = 128;  // a warp is a group

@@ -18,11 +18,13 @@ _HEAD, _FAN = 16, 32
 
 
 class GpuIndex(Index):
-    """Like `Index`, by the kernels of the emulated module."""
+    """Like `Index`, by the kernels of the emulated module. ``block_entries``: up to how many entries of the journal one
+    block handles alone; beyond, they are spread over blocks of ``threads``.
+    """
 
-    def __init__(self, records: Records, key: int, kernels: Any) -> None:
+    def __init__(self, records: Records, key: int, kernels: Any, block_entries: int = 4096, threads: int = 256) -> None:
         super().__init__(records, key)
-        self.kernels = kernels
+        self.kernels, self.block_entries, self.threads = kernels, block_entries, threads
         self.links = torch.zeros(group_links_size(records.capacity, "cuda"), dtype=torch.int32)
 
     def _call(self, name: str) -> Any:
@@ -34,6 +36,7 @@ class GpuIndex(Index):
         self.kernels.update(
             keys, keys.shape[1], links, keys.shape[0], state, control, journal, journal.shape[0],
             tables[0], tables[0].stride(0), cells, cells.stride(0), nbytes, DTYPES.index(template.dtype), rebuild,
+            self.block_entries, self.threads,
         )  # fmt: skip
 
     def _sample(self, seed, keys, links, tables, leaf, template, groups, per_group, strategy):
