@@ -129,8 +129,7 @@ class ReplayBuffer:
             )
         storage = self._storage
         with storage.lock:
-            plan = updates.plan(storage, index, generation, patch, version_key, version, require_newer)
-            return updates.apply(plan, torch.as_tensor(index).device)
+            return updates.apply(updates.plan(storage, index, generation, patch, version_key, version, require_newer))
 
     def set_(self, key: Any, value: Any) -> ReplayBuffer:
         """Overwrite one field of all records: ``value`` is ``[len(self), ...]``. Records keep their handles."""

@@ -41,8 +41,8 @@ class GroupIndex:
         self.keys = self.links = torch.empty(0, dtype=torch.int64)
         self.state = zeros(INDEX_STATE_SIZE, dtype=torch.int64, device=storage.device)
         self.state[INDEX_OUTCAST] = -1
-        # As with the storage's counters: on a CPU a view, which costs a tenth of Tensor.item.
-        self._numbers = self.state.numpy() if storage.device.type == "cpu" else None
+        # As with the storage's counters: on a CPU a view, which costs a fraction of Tensor.item.
+        self._numbers = memoryview(self.state.numpy()) if storage.device.type == "cpu" else None
         self._digests: _Digests | None = None
 
     @property

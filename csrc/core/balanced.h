@@ -74,18 +74,19 @@ class Walker {
       Level& level = levels_[depth];
       const int64_t missing = size_ - depth, last = n_ - missing;
       int64_t p = level.next;
+      // The largest sum below here grows with p, and so does the smallest.
+      const double largest = largest_[missing - 1], least = low - slack;
+      while (p <= last && level.sum + (values_[p] + largest) < least) {
+        ++p;
+      }
       while (p > level.first && p <= last && values_[p] == values_[p - 1]) {
         ++p;
       }
-      // The smallest sum below here grows with p.
       if (p > last || level.sum + (prefix_[p + missing] - prefix_[p]) > high + slack) {
         --depth;
         continue;
       }
       level.next = p + 1;
-      if (level.sum + (values_[p] + largest_[missing - 1]) < low - slack) {
-        continue;
-      }
       positions_[depth] = p;
       const double sum = level.sum + values_[p], squares = level.squares + squares_[p];
       if (missing == 1) {
@@ -111,13 +112,12 @@ class Walker {
 };
 
 // Scores all subsets; true and the best one's candidates, ascending, if any is accepted. `order`: [n], position to
-// candidate.
-inline bool exact(const Rule& rule, const std::vector<int64_t>& order, int64_t* index) {
+// candidate. `nearest`: the distance of some accepted subset, if one is known: what cannot be as near is left out.
+inline bool exact(const Rule& rule, const std::vector<int64_t>& order, int64_t* index, double nearest = kInfinity) {
   Walker walker(rule.values.data(), rule.squares.data(), rule.size(), rule.k);
 
-  walker.low = rule.lower;
-  walker.high = rule.upper;
-  double nearest = kInfinity;
+  walker.low = std::max(rule.lower, rule.target - nearest);
+  walker.high = std::min(rule.upper, rule.target + nearest);
   walker.walk([&](double sum, double, const int64_t*) {
     if (rule.inside(sum) && rule.distance(sum) < nearest) {
       nearest = rule.distance(sum);

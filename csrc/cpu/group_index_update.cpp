@@ -16,7 +16,7 @@ constexpr const char* kOp = "group_index_update_";
 class Update {
  public:
   Update(GroupIndex& index, const Headers& headers, const KeyCells& cells)
-      : index_(index), headers_(headers), cells_(cells), words_(static_cast<size_t>(cells.num_words)) {}
+      : index_(index), headers_(headers), cells_(cells), words_(static_cast<size_t>(cells.num_words)), ahead_(words_) {}
 
   // Visits the rows `slot_of(0..num-1)`.
   template <typename SlotOf>
@@ -41,7 +41,9 @@ class Update {
   TORCHRB_ALWAYS_INLINE void prefetch_bucket(int64_t slot) {
     if (!headers_.holds(slot)) return;
     cells_.read(slot, words_.data());
+    if (GroupIndex::same(words_.data(), ahead_.data(), cells_.num_words)) return;
     index_.prefetch_bucket(words_.data());
+    std::swap(words_, ahead_);
   }
 
   void visit(int64_t slot) {
@@ -64,7 +66,7 @@ class Update {
   GroupIndex& index_;
   const Headers& headers_;
   const KeyCells& cells_;
-  std::vector<int64_t> words_;
+  std::vector<int64_t> words_, ahead_;  // the key at hand; the key whose bucket was called for last
 };
 
 void group_index_update_(Tensor keys, Tensor links, Tensor state_in, Tensor control_in, Tensor journal_in,
@@ -81,18 +83,31 @@ void group_index_update_(Tensor keys, Tensor links, Tensor state_in, Tensor cont
         ".");
   int64_t* state = int64_data(state_in, kIndexStateSize, kOp, "state");
   int64_t* control = int64_data(control_in, kControlSize, kOp, "control");
-  const int64_t* journal = int64_data(journal_in, kOp, "journal");
+  int64_t* journal = int64_data(journal_in, kOp, "journal");
   const int64_t ring = journal_in.numel();
-  const int64_t head = std::atomic_ref<int64_t>(control[kControlJournal]).load(std::memory_order_acquire);
+  const auto journal_head = [=] {
+    return std::atomic_ref<int64_t>(control[kControlJournal]).load(std::memory_order_acquire);
+  };
+  int64_t head = journal_head();
 
   Update update(index, headers, cells);
   const int64_t position = state[kIndexPosition];
-  const bool all = rebuild || head - position > ring;
-  const int64_t num = all ? headers.capacity : head - position;
+  const auto too_old = [&] { return journal_head() - position > ring; };
+  int64_t num = 0;
+  bool all = rebuild || position < 0 || too_old();
+  if (!all) {
+    num = head - position;
+    const int64_t start = num > 0 ? position % ring : 0;
+    update.run(num, [=](int64_t i) {
+      const int64_t at = start + i < ring ? start + i : start + i - ring;
+      return std::atomic_ref<int64_t>(journal[at]).load(std::memory_order_relaxed);
+    });
+    all = too_old();  // a writer elsewhere has come round, over entries that were still to be read
+  }
   if (all) {
-    update.run(num, [](int64_t i) { return i; });
-  } else {
-    update.run(num, [=](int64_t i) { return journal[(position + i) % ring]; });
+    head = journal_head();
+    update.run(headers.capacity, [](int64_t i) { return i; });
+    num += headers.capacity;
   }
 
   state[kIndexPosition] = head;

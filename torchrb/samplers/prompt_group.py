@@ -96,6 +96,7 @@ class PromptGroupSampler(Sampler):
         self.cache_groups = cache_groups
         self._index: GroupIndex | None = None
         self._warned = 0
+        self._ranked: Tensor | None = None  # the last reward template that was found to be of a type with an order
 
     @property
     def strategy(self) -> str:
@@ -107,14 +108,12 @@ class PromptGroupSampler(Sampler):
         index = self._index_of(storage)
         if self._needs_reward:
             tables, leaf, template = storage.reward_column(self.reward_key)
-            if template.dtype not in ORDERED_DTYPES or not template.shape[1:].numel():
-                raise TypeError(
-                    f"PromptGroupSampler: reward_key {self.reward_key!r} must name one or more real numbers, "
-                    f"of a type that can be ranked exactly, got {template.dtype} {[*template.shape[1:]]}."
-                )
+            if template is not self._ranked:
+                self._check_reward(template)
+            self._ranked = template
         else:
             tables, leaf, template = storage.tables, [], index.keys
-        seed = take_seed(generator, storage.device)
+        seed = take_seed(generator, storage)
         slots, drawn, flags = ops.sample_groups(
             seed, index.keys, index.links, tables, leaf, template, groups, per_group, self._strategy_code
         )
@@ -122,7 +121,7 @@ class PromptGroupSampler(Sampler):
 
     def notice(self, drawn: Any) -> None:
         groups, flags, per_group, _ = drawn
-        told = int(flags)
+        told = flags.item()
         if told & (NAN_KEY | NO_GROUP):
             self._refuse(told)
         new = told & ~self._warned
@@ -165,6 +164,13 @@ class PromptGroupSampler(Sampler):
                 f"got batch_size={batch_size} and {name}={part}."
             )
         return (part, other) if self.num_groups else (other, part)  # type: ignore[return-value]
+
+    def _check_reward(self, template: Tensor) -> None:
+        if template.dtype not in ORDERED_DTYPES or not template.shape[1:].numel():
+            raise TypeError(
+                f"PromptGroupSampler: reward_key {self.reward_key!r} must name one or more real numbers, "
+                f"of a type that can be ranked exactly, got {template.dtype} {[*template.shape[1:]]}."
+            )
 
     def _index_of(self, storage: Storage) -> GroupIndex:
         index = self._index  # a buffer on another storage may put its own there meanwhile

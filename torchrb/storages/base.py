@@ -33,6 +33,7 @@ class Storage(ABC):
     caller that needs several calls to see one state. What is written is copied; what is returned is the caller's own.
 
     ``max_size``: capacity in records. ``device``: where rows live. ``control``, ``journal``: see `ops.schemas`.
+    ``seed``: where a draw's seed lies while the draw holds the lock.
     """
 
     ndim = 1
@@ -52,8 +53,9 @@ class Storage(ABC):
         self.lock = threading.RLock()
         self.control = zeros(CONTROL_SIZE, dtype=torch.int64, device=self.device)
         self.journal = new_journal(max_size, self.device)
-        # On a CPU the counters are read through this view: a tenth of the cost of Tensor.item.
-        self._counters = self.control.numpy() if self.device.type == "cpu" else self.control
+        self.seed = zeros(1, dtype=torch.int64, device=self.device)
+        # On a CPU the counters are read through this view: a fraction of the cost of Tensor.item.
+        self._counters = memoryview(self.control.numpy()) if self.device.type == "cpu" else self.control
 
     # --- counters
 

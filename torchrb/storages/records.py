@@ -56,11 +56,14 @@ class RecordTable:
 
 
 def packed(leaves: list[LeafSpec], capacity: int, device: torch.device) -> RecordTable:
-    """One table: header, then wide leaves on 16-byte boundaries, then the others by falling alignment."""
+    """One table: header, then short leaves by falling alignment, then wide ones on 16-byte boundaries.
+
+    What is looked at row by row, such as keys, rewards and versions, then shares a cache line with the header.
+    """
     place = dict.fromkeys(range(len(leaves)), 0)
     alignment = [_WIDE_ALIGNMENT if leaf.nbytes >= _WIDE_BYTES else leaf.dtype.itemsize for leaf in leaves]
     end = HEADER_BYTES
-    for i in sorted(place, key=lambda i: (leaves[i].nbytes < _WIDE_BYTES, -alignment[i])):
+    for i in sorted(place, key=lambda i: (leaves[i].nbytes >= _WIDE_BYTES, -alignment[i])):
         place[i] = -(-end // alignment[i]) * alignment[i]
         end = place[i] + leaves[i].nbytes
     record_bytes = -(-end // _WIDE_ALIGNMENT) * _WIDE_ALIGNMENT

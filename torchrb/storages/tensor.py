@@ -131,7 +131,8 @@ class LazyTensorStorage(Storage):
         rows = structure.flatten(batch, self.device, call)
         if self.structure is not None and self.structure is not structure:  # an object's own code wrote a first batch
             rows = self.structure.flatten(batch, self.device, call)
-        rows = rows._replace(values=self._apart(rows.values))
+        if self._adopted:
+            rows = rows._replace(values=self._apart(rows.values))
         if expected not in (None, rows.num):
             raise ValueError(f"{call}: {expected} records are addressed, got data for {rows.num}.")
         if self.structure is not None:
