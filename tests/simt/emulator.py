@@ -20,9 +20,9 @@ import subprocess
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,14 +66,16 @@ class Schedule:
 
 @functools.cache
 def compiler() -> tuple[str, ...] | None:
-    """The C++ compiler to use, or None: there must be a g++, as its thread sanitizer is the one that sees the most."""
+    """The g++ to use (its thread sanitizer sees the most); None where there is none, or CXX names no compiler."""
     for name in (os.environ.get("CXX"), "g++", "c++"):
         if not name or shutil.which(name.split()[0]) is None:
             continue
-        ran = subprocess.run([*name.split(), "-std=c++20", "-v", "-fsyntax-only", "-x", "c++", "/dev/null"],
-                             capture_output=True, text=True)  # fmt: skip
+        probe = [*name.split(), "-std=c++20", "-v", "-fsyntax-only", "-x", "c++", "/dev/null"]
+        ran = subprocess.run(probe, capture_output=True, text=True)
         if ran.returncode == 0 and "gcc version" in ran.stderr:
             return tuple(name.split())
+        if "version" not in ran.stderr:
+            return None
     return None
 
 
@@ -111,6 +113,7 @@ def _make(command: list[str], out: Path) -> Path:
 
 def _compile(source: Path, flags: list[str], csrc: Path) -> Path:
     command = [*(compiler() or ()), "-std=c++20", "-g", "-ffp-contract=off", "-fno-omit-frame-pointer", "-fPIC"]
+    command += ["-fvisibility=hidden", "-fno-gnu-unique"]  # several modules live in one interpreter
     command += [*flags, f"-I{SHIM}", f"-I{csrc}", "-c", str(source)]
     contents = (path.read_bytes() for path in sorted(_includes(source, csrc, set())))
     return _make(command, _cached(f"{source.stem}.o", command, contents))
@@ -145,7 +148,17 @@ def _python_flags() -> list[str]:
 class Emulated:
     """The launchers that one file binds, as methods: tensors for pointers, numbers, lists of either, None for null."""
 
-    schedule = Schedule()
+    kinds: Mapping[str, str] = {}
+    _schedule, _calls = Schedule(), 0
+
+    @property
+    def schedule(self) -> Schedule:
+        """Of the next call. Each call after the first takes the next seed."""
+        return replace(self._schedule, seed=self._schedule.seed + self._calls)
+
+    @schedule.setter
+    def schedule(self, schedule: Schedule) -> None:
+        self._schedule, self._calls = schedule, 0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name not in self.kinds:
@@ -155,11 +168,14 @@ class Emulated:
         def call(*arguments: Any) -> None:
             if len(arguments) != len(kinds):
                 raise TypeError(f"{name} takes {len(kinds)} arguments ({kinds}), got {len(arguments)}")
-            self._call(name, list(zip(kinds, arguments, strict=True)))
+            try:
+                self._call(name, list(zip(kinds, arguments, strict=True)))
+            except KernelFault as fault:
+                raise KernelFault(f"{name} under {self.schedule}: {fault}") from None
+            finally:
+                self._calls += 1
 
         return call
-
-    kinds: dict[str, str] = {}
 
     def _call(self, name: str, arguments: list[tuple[str, Any]]) -> None:
         raise NotImplementedError
@@ -167,8 +183,9 @@ class Emulated:
 
 class InProcess(Emulated):
     def __init__(self, library: Path) -> None:
-        loader = importlib.machinery.ExtensionFileLoader("emulated", str(library))
-        spec = importlib.util.spec_from_file_location("emulated", library, loader=loader)
+        name = f"{library.stem}.emulated"  # one module a library: pybind11 keeps them by name
+        loader = importlib.machinery.ExtensionFileLoader(name, str(library))
+        spec = importlib.util.spec_from_file_location(name, library, loader=loader)
         assert spec is not None
         self._module = importlib.util.module_from_spec(spec)
         loader.exec_module(self._module)
@@ -280,5 +297,6 @@ def _bytes_of(storage: Any) -> memoryview:
 @functools.cache
 def load(op: str, sanitizer: str | None = None) -> Emulated:
     """What ``bind_<op>.cpp`` binds, built when first asked for."""
-    built = build(HERE / f"bind_{op}.cpp", sanitizer)
+    (source,) = HERE.rglob(f"bind_{op}.cpp")
+    built = build(source, sanitizer)
     return InProcess(built) if sanitizer is None else Sanitized(built)

@@ -9,11 +9,11 @@
 namespace simt {
 namespace {
 
-// Old versions of the thread sanitizer know 8,128 threads; each thread that fences needs two of them.
+// Old versions of the thread sanitizer know 8,128 threads, and one that fences needs two.
 constexpr size_t kMostClocks = 8000;
 constexpr size_t kTokenBytes = 8, kTokenChunk = 65536;
 
-std::vector<void*> live_clocks;
+size_t num_clocks = 0;
 std::vector<unsigned char*> chunks;  // of tokens; an address is never used twice in a launch
 size_t chunk_used = kTokenChunk;
 
@@ -95,7 +95,7 @@ void check_red_zones(const Block& block) {
 // the last fence did, leaves its clock at the word. A plain atomic leaves nothing, so a missing fence is seen.
 void before_atomic(const void* at, bool writes) {
   turn();
-  if (!kThreadSanitizer || running == nullptr || !writes || running->courier == nullptr) return;
+  if (!kThreadSanitizer || running == nullptr || !writes || !running->fenced) return;
   clocks::become(running->courier);
   clocks::release(at);
   clocks::become(running->fiber.order);
@@ -120,10 +120,8 @@ void fence() {
     const AsHost quiet;
     thread.seen.clear();
   }
-  if (thread.courier == nullptr) {
-    thread.courier = new_clock();  // knows what its parent, this thread, knows
-    return;
-  }
+  thread.fenced = true;
+  if (thread.courier == nullptr) thread.courier = new_clock();
   const void* token = new_token();
   clocks::release(token);
   clocks::become(thread.courier);
@@ -133,18 +131,23 @@ void fence() {
 
 // --- clocks ---------------------------------------------------------------------------------------------------------
 
+// A clock is dear (200 us), so that a thread keeps its own from launch to launch.
 void* new_clock() {
   if (!kThreadSanitizer) return nullptr;
-  if (live_clocks.size() == kMostClocks) {
-    fail("too many CUDA threads for one launch under the thread sanitizer: at most " + std::to_string(kMostClocks),
+  if (++num_clocks > kMostClocks) {
+    num_clocks = kMostClocks;
+    fail("too many CUDA threads for one launch under the thread sanitizer: keep to " + std::to_string(kMostClocks / 2),
          Site::current());
   }
-  void* clock = clocks::create();
-  void* const self = clocks::current();
-  clocks::become(Fiber::host().order);
-  live_clocks.push_back(clock);
-  clocks::become(self);
-  return clock;
+  return clocks::create();
+}
+
+Thread::~Thread() {
+  for (void* clock : {fiber.order, courier}) {
+    if (clock == nullptr) continue;
+    clocks::destroy(clock);
+    --num_clocks;
+  }
 }
 
 void* new_token() {
@@ -162,9 +165,7 @@ void* new_token() {
   return chunks.back() + chunk_used - kTokenBytes;
 }
 
-void forget_clocks() {
-  for (void* clock : live_clocks) clocks::destroy(clock);
-  live_clocks.clear();
+void forget_tokens() {
   for (unsigned char* chunk : chunks) munmap(chunk, kTokenChunk);
   chunks.clear();
   chunk_used = kTokenChunk;
