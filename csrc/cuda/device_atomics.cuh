@@ -50,6 +50,15 @@ template <typename T>
 __device__ inline T fetch_add_relaxed(T* at, T value) {
   return DeviceWord<T>(*at).fetch_add(value, cuda::memory_order_relaxed);
 }
+template <typename T>
+__device__ inline T fetch_max_relaxed(T* at, T value) {
+  return DeviceWord<T>(*at).fetch_max(value, cuda::memory_order_relaxed);
+}
+
+// Acquires and releases, which is all that is needed here and less than the total order of __threadfence().
+__device__ inline void device_fence() {
+  cuda::atomic_thread_fence(cuda::memory_order_acq_rel, cuda::thread_scope_device);
+}
 
 // Copies a word (of up to 16 bytes, aligned) of a row that others may be writing; the slot word tells afterwards
 // whether that was all right. All row bytes move through this.
@@ -88,6 +97,11 @@ template <typename T>
 inline T fetch_add_relaxed(T* at, T value) {
   return simt::atomic_fetch_add<__ATOMIC_RELAXED>(at, value);
 }
+template <typename T>
+inline T fetch_max_relaxed(T* at, T value) {
+  return simt::atomic_modify(at, [=](T seen) { return seen < value ? value : seen; });
+}
+inline void device_fence() { __threadfence(); }
 template <typename Word>
 inline void copy_word(Word* to, const Word* from) {
   simt::copy_word(to, from);
