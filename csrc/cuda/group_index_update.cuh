@@ -62,7 +62,7 @@ __device__ inline void begin_update(const IndexUpdate& update) {
   IndexHead& head = *update.links.head;
   const int64_t position = update.state[kIndexPosition];
   head.end = load_acquire(update.control + kControlJournal);
-  head.all = update.rebuild || head.end - position > update.ring ? 1 : 0;
+  head.all = update.rebuild || position < 0 || head.end - position > update.ring ? 1 : 0;
   head.begin = position;
   head.num = head.all != 0 ? update.links.capacity : head.end - position;
 }
