@@ -17,6 +17,18 @@ namespace torchrb {
 
 // Tunables: threads in a block.
 inline constexpr unsigned kAdvantageThreads = 64;  // a thread is a group, and groups are few: rather more blocks
+inline constexpr unsigned kIndexThreads = 256;
+inline constexpr unsigned kMostIndexBlocks = 1024;
+inline constexpr int64_t kBlockEntries = 4096;   // of the journal, that one block does sooner than six launches
+inline constexpr unsigned kSampleThreads = 128;  // a warp is a group
+inline constexpr unsigned kLargeGroupThreads = 256;
+inline constexpr unsigned kMostSampleBlocks = 4096;
+inline constexpr int64_t kSharedRows = 1024;  // of a group that a block selects from in shared memory
+// A group of so many rows, and no less than this part of all, is found by looking at all rows.
+inline constexpr int64_t kScanRows = 256, kScanShare = 64;
+inline constexpr unsigned kBalancedThreads = 128;  // a block is a group
+inline constexpr unsigned kMostBalancedBlocks = 512;
+inline constexpr int64_t kBalancedMemory = int64_t{256} << 20;  // scratch of all blocks together, if one needs no more
 inline constexpr unsigned kDrawThreads = 256;
 inline constexpr unsigned kRowThreads = 128;      // lanes of a warp, or a warp, are a row; few, so that rows spread out
 inline constexpr unsigned kLongRowThreads = 256;  // a block is a row
