@@ -105,10 +105,13 @@ void after_atomic(const void* at, bool reads, bool changed) {
   if (changed) progress();
   if (!kThreadSanitizer || running == nullptr || !reads) return;
   const AsHost quiet;
-  for (const Address& seen : running->seen) {
-    if (seen.at == at) return;
+  // A word that a thread spins on is noted once; looking far back would cost more than noting another one twice.
+  constexpr size_t kLookBack = 64;
+  std::vector<Address>& seen = running->seen;
+  for (size_t i = seen.size(); i > 0 && i + kLookBack > seen.size(); --i) {
+    if (seen[i - 1].at == at) return;
   }
-  running->seen.push_back({at});
+  seen.push_back({at});
 }
 
 void fence() {

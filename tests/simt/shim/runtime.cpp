@@ -268,9 +268,13 @@ void submit(std::unique_ptr<Launch> launch) {
 
 void begin_together() { collecting = true; }
 
-void end_together() {
+void end_together(bool run_them) {
   collecting = false;
-  run();
+  if (run_them) {
+    run();
+  } else {
+    streams.clear();
+  }
 }
 
 void fail(const std::string& what, const Site& site) {
