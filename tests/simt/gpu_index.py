@@ -25,6 +25,7 @@ class GpuIndex(Index):
     def __init__(self, records: Records, key: int, kernels: Any, block_entries: int = 4096, threads: int = 256) -> None:
         super().__init__(records, key)
         self.kernels, self.block_entries, self.threads = kernels, block_entries, threads
+        self.most_blocks = 4  # of a draw
         self.links = torch.zeros(group_links_size(records.capacity, "cuda"), dtype=torch.int32)
 
     def _call(self, name: str) -> Any:
@@ -51,7 +52,7 @@ class GpuIndex(Index):
         self.kernels.sample(
             seed, keys, keys.shape[1], links, capacity, tables[0], tables[0].stride(0), cells, cells.stride(0),
             DTYPES.index(template.dtype) if leaf else 0, elements, groups, per_group, strategy,
-            slots, drawn, flags, numbers, rows, sums,
+            slots, drawn, flags, numbers, rows, sums, self.most_blocks,
         )  # fmt: skip
         return slots, drawn, flags
 

@@ -191,15 +191,14 @@ def _draw_uniform(seed: Tensor, control: Tensor, num: int) -> Tensor:
 
 
 def group_links_size(capacity: int, device_type: str = "cpu") -> int:
-    """How many int32 the links of a group index over ``capacity`` rows take."""
-    if device_type == "cuda":
+    """How many int32 the links of a group index over ``capacity`` rows take on such a device."""
+    if device_type == "cuda":  # as GroupLinks::size in csrc/cuda/group_links.cuh
         buckets = 32
         while 2 * buckets < capacity:
             buckets *= 2
         size = 16 + 5 * (capacity + 1) + 3 * buckets
         while buckets > 32:
-            buckets //= 32
-            buckets += buckets == 0
+            buckets = -(-buckets // 32)
             size += buckets
         return size
     buckets = 16
@@ -227,7 +226,7 @@ def _group_index_update(
     present key, or taken out when they are not live. Every row is looked at for ``rebuild``, and when the position is
     too old for the journal.
 
-    ``keys``, int64 ``[capacity, w]``, ``links``, int32 ``[group_links_size(capacity)]``, and ``state``, int64 ``[8]``,
+    ``keys``, int64 ``[capacity, w]``, ``links``, int32 ``[group_links_size(...)]``, and ``state``, int64 ``[8]``,
     all zero at first, are the index; the first two belong to the backend of their device. ``key_leaf`` places the key
     in ``tables``; ``key_template`` (empty, ``[0, *shape]``) has its dtype and its ``w`` elements. A key's words are its
     integers, sign-extended, or the bits of its values as float64, -0.0 as 0.0; keys are equal where their words are.
