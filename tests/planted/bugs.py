@@ -197,6 +197,28 @@ BUGS = [
         "test_variance_counts_infinite_rewards_as_nan",
     ),
     Bug(
+        7, "each draw builds the group index anew", "groups.py",
+        "storage.journal, *column, always)", "storage.journal, *column, True)",
+        "test_a_draw_looks_at_the_rows_written_since_the_last_and_at_no_other",
+    ),
+    Bug(
+        7, "an index that is up to date is brought up to date", "groups.py",
+        "if always or numbers[INDEX_POSITION] != self.storage.journal_position:", "if True:",
+        "test_what_a_call_does_depends_neither_on_fields_nor_on_rows",
+    ),
+    Bug(
+        7, "what was read is copied once more, field by field", "storages/tensor.py",
+        "        return self.structure.build(values,",
+        "        return self.structure.build([v.clone() for v in values],",
+        "test_what_a_call_does_depends_neither_on_fields_nor_on_rows",
+    ),
+    Bug(
+        7, "each read looks at every record", "storages/tensor.py",
+        "        return self.structure.build(values,",
+        "        records.tables[0].sum()\n        return self.structure.build(values,",
+        "test_the_memory_that_a_call_touches_does_not_grow_with_the_buffer",
+    ),
+    Bug(
         9, "a list keeps the caller's tensors", "storages/copies.py",
         "value.detach().to(device=device, copy=True)", "value.detach()",
         "test_a_list_storage_copies_objects_with_all_they_hold",
