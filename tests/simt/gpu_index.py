@@ -65,8 +65,8 @@ class GpuIndex(Index):
         rest = self.links[_HEAD:].tolist()
         rows = [rest[4 * i : 4 * i + 4] for i in range(capacity + 1)]
         rest = rest[4 * (capacity + 1) :]
-        assert rest[: capacity + 1] == [0] * (capacity + 1), "tickets are given back"
-        rest = rest[capacity + 1 :]
+        assert rest[: capacity + 1] == [0] * (capacity + 1), "no row is on its way between updates"
+        rest = rest[2 * (capacity + 1) :]
         firsts, owners, counts = rest[0 : 2 * num : 2], rest[1 : 2 * num : 2], rest[2 * num :]
         assert owners == [0] * num, "nobody owns a bucket between updates"
 

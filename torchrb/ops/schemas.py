@@ -196,7 +196,7 @@ def group_links_size(capacity: int, device_type: str = "cpu") -> int:
         buckets = 32
         while 2 * buckets < capacity:
             buckets *= 2
-        size = 16 + 5 * (capacity + 1) + 3 * buckets
+        size = 16 + 6 * (capacity + 1) + 3 * buckets
         while buckets > 32:
             buckets = -(-buckets // 32)
             size += buckets
