@@ -35,6 +35,7 @@ class ReplayBuffer:
             (`ListStorage`) are stacked where that is possible, other batches are returned as they are.
         batch_size: records in a sample; can be given to `sample` instead.
         generator: a `torch.Generator` to take seeds from; default: torch's global one.
+        shared: several processes will use this buffer; see `share`.
 
     The same seed and the same history draw the same records, whatever backend serves them. Writing copies; what is
     returned belongs to the caller. Calls from several threads are safe.
@@ -60,6 +61,7 @@ class ReplayBuffer:
         collate_fn: Callable[[Any], Any] | None = None,
         batch_size: int | None = None,
         generator: torch.Generator | None = None,
+        shared: bool = False,
     ) -> None:
         self._storage = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
         self._sampler = _made("sampler", sampler, Sampler, RandomSampler)
@@ -68,6 +70,8 @@ class ReplayBuffer:
         self._read_from = (self._storage, collate_fn or _default_collate(self._storage))  # which belong together
         self._batch_size = None if batch_size is None else _checked_batch_size(batch_size, type(self).__name__)
         self.generator = generator
+        if shared:
+            self.share()
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
 
@@ -127,8 +131,7 @@ class ReplayBuffer:
             )
         storage = self._storage
         with storage.lock:
-            plan = updates.plan(storage, index, generation, patch, version_key, version, require_newer)
-            return updates.apply(plan)
+            return updates.apply(updates.plan(storage, index, generation, patch, version_key, version, require_newer))
 
     def set_(self, key: Any, value: Any) -> ReplayBuffer:
         """Overwrite one field of all records: ``value`` is ``[len(self), ...]``. Records keep their handles."""
@@ -293,10 +296,67 @@ class ReplayBuffer:
 
     def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
         """Put another storage in, with ``collate_fn`` or the default one for it; returns the one that was there."""
-        previous, self._storage = self._storage, _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
+        made = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
+        if self.shared:
+            made.share()
+        previous, self._storage = self._storage, made
         self._writer.register_storage(self._storage, replace=True)
         self._read_from = (self._storage, collate_fn or _default_collate(self._storage))
         return previous
+
+    # --- other processes
+
+    def share(self, shared: bool = True) -> ReplayBuffer:
+        """Let several processes use this buffer; returns it. ``ReplayBuffer(shared=True)`` does so from the start.
+
+        The storage moves into shared memory (call this before other threads use the buffer). From then on it goes to
+        other processes as an argument of a `torch.multiprocessing` process, or through one of its queues and pipes.
+        Nothing is copied: what one process writes, the next draw of every other one sees; handles name the same record
+        everywhere; the first batch may come from any of them. Calls of several processes take turns.
+
+        Each process has a sampler of its own, and a generator that starts where this one stood: seed it there, or both
+        draw the same. When a process is killed in the middle of a write, records that it had not finished are lost, and
+        the next call of another process says so (RuntimeWarning) and goes on without them.
+
+        A forked process inherits no threads, so if its parent had used torch on several it hangs in large operations,
+        here as everywhere in torch: spawn it, or call ``torch.set_num_threads(1)`` in it first.
+
+        TypeError for storages that cannot be shared: those of Python objects (`ListStorage`, `LazyStackStorage`), with
+        strings among the fields, or on a GPU. ValueError for ``shared=False`` once it is shared.
+
+        >>> import torch
+        >>> import torch.multiprocessing as mp
+        >>> from torchrb import LazyTensorStorage, ReplayBuffer
+        >>> rb = ReplayBuffer(storage=LazyTensorStorage(10), shared=True, batch_size=2)
+        >>> actor = mp.get_context("spawn").Process(target=rb.extend, args=(torch.arange(3),))
+        >>> actor.start()
+        >>> actor.join()
+        >>> rb[:]
+        tensor([0, 1, 2])
+        """
+        if shared:
+            self._storage.share()
+        elif self.shared:
+            raise ValueError("share: a storage stays shared once it is. Extend another one with its records, rb[:].")
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state, generator = dict(self.__dict__), self.generator
+        if generator is not None:  # as bytes: torch lets go of a state that it sends to a process before it is there
+            state["generator"] = (str(generator.device), generator.get_state().numpy().tobytes())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.generator is not None:
+            device, numbers = state["generator"]
+            self.generator = torch.Generator(device)
+            self.generator.set_state(torch.frombuffer(bytearray(numbers), dtype=torch.uint8))
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may use this buffer's storage."""
+        return self._storage.shared
 
     def __repr__(self) -> str:
         parts = f"storage={self._storage}, sampler={self._sampler}, writer={self._writer}"
@@ -362,4 +422,8 @@ def _checked_batch_size(batch_size: int, call: str) -> int:
 
 
 def _default_collate(storage: Storage) -> Callable[[Any], Any]:
-    return stack_records if isinstance(storage, ListStorage) else lambda data: data
+    return stack_records if isinstance(storage, ListStorage) else _as_it_is
+
+
+def _as_it_is(data: Any) -> Any:
+    return data

@@ -9,7 +9,16 @@ import torch
 from torchrb import ops
 from torchrb.generations import words_of
 from torchrb.journal import JournalReader
-from torchrb.ops.schemas import SLOT_LIVE, group_links_size
+from torchrb.ops.schemas import (
+    INDEX_GROUPS,
+    INDEX_OUTCAST,
+    INDEX_POSITION,
+    INDEX_SINGLETONS,
+    INDEX_STATE_SIZE,
+    INDEX_VISITED,
+    SLOT_LIVE,
+    group_links_size,
+)
 from torchrb.storages.base import Column, Storage
 from torchrb.storages.keys import DIGEST_WORDS
 from torchrb.storages.memory import zeros
@@ -23,26 +32,66 @@ class GroupIndex:
     index follows the storage's journal: catching up costs what was written since, whichever way, and never depends on
     how much is stored.
 
-    ``keys``, ``links``: the index itself, as the ops `group_index_update_` and `sample_groups` take it.
-    ``num_groups``, ``num_singletons``: groups, and groups of one record. ``rows_visited``: records looked at so far.
+    ``keys``, ``links``, ``state``: the index itself, as the ops `group_index_update_` and `sample_groups` take it. On a
+    GPU the host waits for it only where it asks for one of the numbers below.
     """
 
     def __init__(self, storage: Storage, key: Any) -> None:
         self.storage, self.key = storage, key
         self.keys = self.links = torch.empty(0, dtype=torch.int64)
-        self.num_groups = self.num_singletons = self.rows_visited = 0
-        self._position = 0
+        self.state = zeros(INDEX_STATE_SIZE, dtype=torch.int64, device=storage.device)
+        self.state[INDEX_OUTCAST] = -1
+        # As with the storage's counters: on a CPU a view, which costs a fraction of Tensor.item.
+        self._numbers = self.state.numpy().data if storage.device.type == "cpu" else None
         self._digests: _Digests | None = None
+
+    @property
+    def num_groups(self) -> int:
+        return int(self.state[INDEX_GROUPS])
+
+    @property
+    def num_singletons(self) -> int:
+        """Groups of one record."""
+        return int(self.state[INDEX_SINGLETONS])
+
+    @property
+    def rows_visited(self) -> int:
+        """Records looked at so far."""
+        return int(self.state[INDEX_VISITED])
+
+    def counts(self) -> list[int] | torch.Tensor:
+        """Groups, and groups of one record, as they are now: a copy, on a GPU where it lies."""
+        if self._numbers is None:
+            return self.state[INDEX_GROUPS : INDEX_SINGLETONS + 1].clone()
+        return self._numbers[INDEX_GROUPS : INDEX_SINGLETONS + 1].tolist()
 
     def catch_up(self, *, always: bool = False) -> None:
         """Bring the index to the storage's present. The caller holds the storage's lock.
 
         ``always``: look at every record again, for keys that are changed behind the storage's back. ValueError when a
-        live record's key is NaN, at every call until it is overwritten.
+        live record's key is NaN, at every call until it is overwritten. (On a GPU the flags of the draw tell, and
+        `refuse_outcasts` raises.)
         """
-        storage = self.storage
-        if self._position == storage.journal_position and not always:
+        numbers = self._numbers
+        if numbers is None:
+            self._update(always)
             return
+        if always or numbers[INDEX_POSITION] != self.storage.journal_position:
+            self._update(always)
+        if numbers[INDEX_OUTCAST] >= 0:
+            self.refuse_outcasts()
+
+    def refuse_outcasts(self) -> None:
+        """ValueError when the index has met a live record whose key is NaN."""
+        outcast = int(self.state[INDEX_OUTCAST])
+        if outcast >= 0:
+            raise ValueError(
+                f"PromptGroupSampler: group key {self.key!r} is NaN in the record at index {outcast}, and NaN is no "
+                "group. Overwrite that record, or group by an integer id."
+            )
+
+    def _update(self, always: bool) -> None:
+        storage = self.storage
         column = storage.key_column(self.key)
         if column is None:
             self._digests = self._digests or _Digests(storage, self.key)
@@ -50,19 +99,10 @@ class GroupIndex:
         capacity, words = storage.tables[0].shape[0], column.template.shape[1:].numel()
         if self.keys.shape != (capacity, words):
             keys = zeros(capacity, words, dtype=torch.int64, device=storage.device)
-            links = zeros(group_links_size(capacity), dtype=torch.int32, device=storage.device)
-            self.keys, self.links, self._position = keys, links, 0
-        counts = ops.group_index_update_(
-            self.keys, self.links, storage.control, storage.journal, -1 if always else self._position, *column
-        )
-        position, self.num_groups, self.num_singletons, outcast, visited = counts.tolist()
-        self.rows_visited += visited
-        if outcast >= 0:
-            raise ValueError(
-                f"PromptGroupSampler: group key {self.key!r} is NaN in the record at index {outcast}, and NaN is no "
-                "group. Overwrite that record, or group by an integer id."
-            )
-        self._position = position
+            links = zeros(group_links_size(capacity, storage.device.type), dtype=torch.int32, device=storage.device)
+            self.keys, self.links = keys, links
+            self.state[INDEX_POSITION] = 0
+        ops.group_index_update_(self.keys, self.links, self.state, storage.control, storage.journal, *column, always)
 
 
 class _Digests:

@@ -73,8 +73,7 @@ class Plan(NamedTuple):
     """A validated conditional update; nothing is written yet."""
 
     storage: LazyTensorStorage
-    device: torch.device  # of the user's index, and of the answer
-    shape: torch.Size
+    asked: Tensor
     slots: Tensor
     generations: Tensor
     fields: Fields
@@ -102,8 +101,7 @@ def plan(
         raise ValueError(
             f"{_CALL}: index and generation must have the same shape, got {[*index.shape]} and {[*generation.shape]}."
         )
-    slots = index.to(storage.device).reshape(-1).contiguous()
-    generations = generation.to(storage.device).reshape(-1).contiguous()
+    slots, generations = _flat(index, storage.device), _flat(generation, storage.device)
 
     fields = fields_of(patch, _CALL)
     version_leaf, stored_version = None, None
@@ -123,17 +121,7 @@ def plan(
         version_leaf = storage.find(version_key, _CALL)
         stored_version = _version_for(storage, version_leaf, version_key, version, slots.shape[0])
     planned = storage.plan_fields(fields, slots.shape[0], _CALL)
-    return Plan(
-        storage,
-        index.device,
-        index.shape,
-        slots,
-        generations,
-        planned,
-        version_leaf,
-        stored_version,
-        bool(require_newer),
-    )
+    return Plan(storage, index, slots, generations, planned, version_leaf, stored_version, bool(require_newer))
 
 
 def apply(plan: Plan) -> ConditionalUpdateResult:
@@ -141,10 +129,21 @@ def apply(plan: Plan) -> ConditionalUpdateResult:
     status = plan.storage.update_if(
         plan.slots, plan.generations, plan.fields, plan.version_leaf, plan.version, plan.require_newer
     )
-    return ConditionalUpdateResult(status.view(plan.shape).to(plan.device), plan.version is not None)
+    if plan.asked is not plan.slots:
+        status = status.view(plan.asked.shape).to(plan.asked.device)
+    return ConditionalUpdateResult(status, plan.version is not None)
+
+
+def _flat(numbers: Tensor, device: torch.device) -> Tensor:
+    """Numbers of any shape as the op takes them: the tensor itself, where it is like that already."""
+    if numbers.dim() != 1 or numbers.device != device:
+        numbers = numbers.to(device).reshape(-1)
+    return numbers.contiguous()
 
 
 def _integers(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value.dtype == torch.int64:
+        return value
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -158,10 +157,13 @@ def _integers(name: str, value: Any) -> Tensor:
 
 def fields_of(fields: Any, call: str) -> dict[Any, Any]:
     """The leaves of a tensordict or of a (nested) mapping by key; ValueError where one is named twice."""
-    if not (isinstance(fields, Mapping) or is_tensor_collection(fields)):
+    if not (isinstance(fields, dict | Mapping) or is_tensor_collection(fields)):
         raise TypeError(f"{call}: expected a mapping or a tensordict, got {type(fields).__name__}.")
     leaves: dict[Any, Any] = {}
     for key, value in fields.items():
+        if isinstance(value, Tensor) and isinstance(key, str) and key not in leaves:
+            leaves[key] = value
+            continue
         nested = (isinstance(value, Mapping) or is_tensor_collection(value)) and not is_non_tensor(value)
         for rest, leaf in fields_of(value, call).items() if nested else [((), value)]:
             path = shown((*as_path(key), *as_path(rest)))
@@ -189,6 +191,9 @@ def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any
     if leaf is None or leaf.shape.numel() != 1 or leaf.dtype == torch.bool or leaf.dtype not in ORDERED_DTYPES:
         got = "a field that is not a tensor" if leaf is None else f"{leaf.dtype} {[*leaf.shape]}"
         raise ValueError(f"{_CALL}: version_key {key!r} must name a field of one real number a record, got {got}.")
+    if type(version) is int and not leaf.dtype.is_floating_point and version.bit_length() < 8 * leaf.dtype.itemsize:
+        if version >= 0 or leaf.dtype.is_signed:
+            return torch.full((num,), version, dtype=leaf.dtype, device=storage.device)
     try:
         given = torch.as_tensor(version)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

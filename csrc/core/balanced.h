@@ -11,52 +11,26 @@
 #include <numeric>
 #include <vector>
 
+#include "core/balanced_rule.h"
+
 namespace torchrb::balanced {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What makes one subset better than another.
-struct Rule {
+// The bounds, with the values that they judge.
+struct Rule : Bounds {
   std::vector<double> values;   // [n], ascending
-  std::vector<double> squares;  // [n], (value - middle)^2: among equal sums their sum orders subsets by their spread
-  int64_t k = 0;
-  double lower = 0, upper = 0;  // sums between them, both exclusive, are accepted
-  double middle = 0, target = 0, rounding = 0;
+  std::vector<double> squares;  // [n]
 
   Rule(std::vector<double> sorted, int64_t size, double low, double high, double relative)
-      : values(std::move(sorted)), k(size), rounding(relative) {
-    const double count = static_cast<double>(k);
-    lower = std::isfinite(low) ? count * (low + rounding * std::fabs(low)) : low;
-    upper = std::isfinite(high) ? count * (high - rounding * std::fabs(high)) : high;
-    // An interval that is open to one side ends, when its middle is taken, at the outermost return.
-    const double start = std::isfinite(low) ? low : values.front();
-    const double end = std::isfinite(high) ? high : values.back();
-    middle = 0.5 * start + 0.5 * end;
-    target = count * middle;
+      : Bounds(size, low, high, relative, sorted.front(), sorted.back()), values(std::move(sorted)) {
     squares.reserve(values.size());
     for (double value : values) {
-      squares.push_back((value - middle) * (value - middle));
+      squares.push_back(square(value));
     }
   }
 
   int64_t size() const { return static_cast<int64_t>(values.size()); }
-  bool inside(double sum) const { return sum > lower && sum < upper; }
-  double distance(double sum) const { return std::fabs(sum - target); }
-
-  // The sums that count as no farther from the target than `nearest`.
-  double near_begin(double nearest) const {
-    const double below = target - nearest;
-    return below - rounding * std::fabs(below);
-  }
-  double near_end(double nearest) const {
-    const double above = target + nearest;
-    return above + rounding * std::fabs(above);
-  }
-  // The least sum of squares that counts as no less than `widest`.
-  double wide(double widest) const {
-    const double count = static_cast<double>(k);
-    return widest - 2 * rounding * (widest + std::fabs(middle) * std::sqrt(count * widest));
-  }
 };
 
 // Visits the choices of `size` of n ascending values in lexicographic order of their positions.
@@ -100,18 +74,19 @@ class Walker {
       Level& level = levels_[depth];
       const int64_t missing = size_ - depth, last = n_ - missing;
       int64_t p = level.next;
+      // The largest sum below here grows with p, and so does the smallest.
+      const double largest = largest_[missing - 1], least = low - slack;
+      while (p <= last && level.sum + (values_[p] + largest) < least) {
+        ++p;
+      }
       while (p > level.first && p <= last && values_[p] == values_[p - 1]) {
         ++p;
       }
-      // The smallest sum below here grows with p.
       if (p > last || level.sum + (prefix_[p + missing] - prefix_[p]) > high + slack) {
         --depth;
         continue;
       }
       level.next = p + 1;
-      if (level.sum + (values_[p] + largest_[missing - 1]) < low - slack) {
-        continue;
-      }
       positions_[depth] = p;
       const double sum = level.sum + values_[p], squares = level.squares + squares_[p];
       if (missing == 1) {
@@ -137,13 +112,12 @@ class Walker {
 };
 
 // Scores all subsets; true and the best one's candidates, ascending, if any is accepted. `order`: [n], position to
-// candidate.
-inline bool exact(const Rule& rule, const std::vector<int64_t>& order, int64_t* index) {
+// candidate. `nearest`: the distance of some accepted subset, if one is known: what cannot be as near is left out.
+inline bool exact(const Rule& rule, const std::vector<int64_t>& order, int64_t* index, double nearest = kInfinity) {
   Walker walker(rule.values.data(), rule.squares.data(), rule.size(), rule.k);
 
-  walker.low = rule.lower;
-  walker.high = rule.upper;
-  double nearest = kInfinity;
+  walker.low = std::max(rule.lower, rule.target - nearest);
+  walker.high = std::min(rule.upper, rule.target + nearest);
   walker.walk([&](double sum, double, const int64_t*) {
     if (rule.inside(sum) && rule.distance(sum) < nearest) {
       nearest = rule.distance(sum);

@@ -5,8 +5,6 @@
 
 namespace torchrb::balanced {
 
-inline constexpr double kHalfLimit = 8388608;  // entries of a half that the last resort may hold
-
 // The sorted values cut in two, between two classes, so that the side with more subsets has few.
 struct Cut {
   int64_t at = 0;
@@ -231,7 +229,8 @@ inline bool choose(const double* returns, int64_t n, int64_t k, double low, doub
   const auto sizes = class_sizes(rule.values.data(), rule.size());
   const double budget = static_cast<double>(max_combinations);
   if (num_multisets(sizes, k)[k] <= budget) {
-    return exact(rule, order, index);
+    const std::vector<int64_t> start = greedy(rule);
+    return exact(rule, order, index, start.empty() ? kInfinity : rule.distance(sum_of(rule, start)));
   }
   const Cut cut(rule, sizes);
   std::vector<int64_t> chosen;

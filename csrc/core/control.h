@@ -10,11 +10,15 @@ namespace torchrb {
 enum : int { kControlCursor, kControlLength, kControlWrites, kControlJournal, kControlStamp, kControlLock };
 constexpr int64_t kControlSize = 8;
 
+// Places in the state of a group index.
+enum : int { kIndexPosition, kIndexGroups, kIndexSingletons, kIndexOutcast, kIndexVisited };
+constexpr int64_t kIndexStateSize = 8;
+
 constexpr int64_t kHeaderBytes = 16;  // slot word, write stamp
 constexpr int64_t kStampOffset = 8;
 
 enum : int64_t { kRandom, kRecency, kReward, kVariance, kNumStrategies };
 enum : uint8_t { kUpdated, kStale, kVersionRejected, kSuperseded };
-enum : int64_t { kFewGroups = 1, kShortGroup = 2, kNanDrawn = 4 };
+enum : int64_t { kFewGroups = 1, kShortGroup = 2, kNanDrawn = 4, kNanKey = 8, kNoGroup = 16 };
 
 }  // namespace torchrb

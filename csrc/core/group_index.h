@@ -6,11 +6,10 @@
 // in one int32 array beside the rows' keys, so it is a tensor to whoever owns it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "core/rng.h"
+#include "core/key_words.h"
 
 namespace torchrb {
 
@@ -56,13 +55,18 @@ class GroupIndex {
   bool has(int64_t row) const { return rows_[row].group >= 0; }
   int64_t* key(int64_t row) const { return keys_ + row * num_words_; }
 
-  static uint64_t hash(const int64_t* key, int64_t num_words) {
-    uint64_t mixed = 0;
-    for (int64_t word = 0; word < num_words; ++word) mixed = mix64(mixed ^ static_cast<uint64_t>(key[word]));
-    return mixed;
-  }
+  static uint64_t hash(const int64_t* key, int64_t num_words) { return hash_of_key(key, num_words); }
 
   TORCHRB_ALWAYS_INLINE void prefetch_group(int32_t group) const { __builtin_prefetch(&groups_[group]); }
+
+  TORCHRB_ALWAYS_INLINE void prefetch_links(int32_t row) const { __builtin_prefetch(&rows_[row]); }
+
+  // Keys are a few words, most often one, for which a call of memcmp costs more than it compares.
+  static bool same(const int64_t* key, const int64_t* other, int64_t num_words) {
+    int64_t word = 0;
+    while (word < num_words && key[word] == other[word]) ++word;
+    return word == num_words;
+  }
 
   // Hints at what `put` and `take` of this row will look at.
   TORCHRB_ALWAYS_INLINE void prefetch_row(int64_t row) const {
@@ -75,10 +79,14 @@ class GroupIndex {
 
   // Puts a row under a key, wherever it was before.
   void put(int64_t row, const int64_t* new_key) {
-    if (has(row) && std::equal(new_key, new_key + num_words_, key(row))) return;
+    int64_t* const old_key = key(row);
+    if (has(row) && same(new_key, old_key, num_words_)) return;
     take(row);
-    std::copy_n(new_key, num_words_, key(row));
-    const int32_t group = group_of(row);
+    for (int64_t word = 0; word < num_words_; ++word) old_key[word] = new_key[word];
+    // Completions of one prompt mostly arrive together.
+    const bool again = recent_ >= 0 && has(recent_) && same(new_key, key(recent_), num_words_);
+    const int32_t group = again ? rows_[recent_].group : group_of(row);
+    recent_ = row;
     Group& to = groups_[group];
     Row& link = rows_[row];
     link = {group, to.first, kNone};
@@ -113,6 +121,8 @@ class GroupIndex {
     rows_[row].group = kOutcast;
     ++head_[kOutcasts];
   }
+
+  bool has_outcasts() const { return head_[kOutcasts] != 0; }
 
   // One of the rows cast out, -1 if there is none.
   int64_t outcast() const {
@@ -247,6 +257,7 @@ class GroupIndex {
   Group* groups_;
   Bucket* buckets_;
   int32_t* tree_;
+  int64_t recent_ = -1;  // the row that was put last
   int shift_;
 };
 

@@ -9,8 +9,8 @@
 namespace torchrb {
 
 // Rows of equal slots as chains from the last one backwards. A batch of distinct slots has no chains and costs a pass
-// over it: slots that ascend are distinct, others are marked in a bitmap where one of all rows of the storage is small
-// beside the batch. What is left goes through a hash table of the batch's size.
+// over it: slots that ascend are distinct, others are marked in a bitmap of all rows of the storage where that is small
+// beside the batch, else in a hash set. Only where slots repeat are they linked.
 class SlotChains {
  public:
   SlotChains(const int64_t* slots, int64_t num, int64_t capacity) {
@@ -29,6 +29,8 @@ class SlotChains {
   }
 
  private:
+  static constexpr int64_t kWord = 64;
+
   static bool ascends(const int64_t* slots, int64_t num) {
     for (int64_t row = 1; row < num; ++row) {
       if (slots[row - 1] >= slots[row]) return false;
@@ -36,10 +38,12 @@ class SlotChains {
     return true;
   }
 
-  // False also where it would cost more than it saves to know.
   static bool distinct(const int64_t* slots, int64_t num, int64_t capacity) {
-    constexpr int64_t kWord = 64;
-    if (capacity / kWord > num) return false;
+    return capacity / kWord <= num ? distinct_in_bitmap(slots, num, capacity) : distinct_in_set(slots, num);
+  }
+
+  // False also where a slot is out of range.
+  static bool distinct_in_bitmap(const int64_t* slots, int64_t num, int64_t capacity) {
     std::vector<uint64_t> seen(capacity / kWord + 1, 0);
     for (int64_t row = 0; row < num; ++row) {
       const auto slot = static_cast<uint64_t>(slots[row]);
@@ -47,6 +51,23 @@ class SlotChains {
       const uint64_t bit = uint64_t{1} << (slot % kWord);
       if ((seen[slot / kWord] & bit) != 0) return false;
       seen[slot / kWord] |= bit;
+    }
+    return true;
+  }
+
+  // A quarter full at most, so that nearly every slot finds its place free.
+  static bool distinct_in_set(const int64_t* slots, int64_t num) {
+    if (num >= int64_t{1} << 31) return false;
+    int bits = 4;
+    while ((int64_t{1} << bits) < 4 * num) ++bits;
+    const uint64_t mask = (uint64_t{1} << bits) - 1;
+    std::vector<uint32_t> rows(mask + 1, 0);  // a row's number + 1
+    for (int64_t row = 0; row < num; ++row) {
+      uint64_t place = (static_cast<uint64_t>(slots[row]) * kGolden) >> (64 - bits);
+      for (; rows[place] != 0; place = (place + 1) & mask) {
+        if (slots[rows[place] - 1] == slots[row]) return false;
+      }
+      rows[place] = static_cast<uint32_t>(row + 1);
     }
     return true;
   }

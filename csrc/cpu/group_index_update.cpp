@@ -3,6 +3,7 @@
 // Bound by the cache misses of a row (header and key, links, bucket), which are prefetched in two stages.
 #include <torch/csrc/stable/library.h>
 
+#include "core/key_words.h"
 #include "core/slot_lock.h"
 #include "cpu/group_tensors.h"
 #include "tables.h"
@@ -12,34 +13,10 @@ namespace {
 
 constexpr const char* kOp = "group_index_update_";
 
-// A row's key as canonical words: integers sign-extended, floating-point values as the bits of their float64.
-struct KeyCells {
-  Leaf cell;
-  Dtype dtype;
-  int64_t num_words;
-
-  // False when an element is NaN.
-  bool read(int64_t slot, int64_t* words) const {
-    const unsigned char* at = cell.in_table(slot);
-    const int64_t step = element_bytes(dtype);
-    bool numbers = true;
-    for (int64_t i = 0; i < num_words; ++i, at += step) {
-      if (!is_real(dtype)) {
-        words[i] = read_integer(at, dtype);
-        continue;
-      }
-      const double value = read_real(at, dtype);
-      numbers &= value == value;
-      words[i] = std::bit_cast<int64_t>(value == 0.0 ? 0.0 : value);
-    }
-    return numbers;
-  }
-};
-
 class Update {
  public:
   Update(GroupIndex& index, const Headers& headers, const KeyCells& cells)
-      : index_(index), headers_(headers), cells_(cells), words_(static_cast<size_t>(cells.num_words)) {}
+      : index_(index), headers_(headers), cells_(cells), words_(static_cast<size_t>(cells.num_words)), ahead_(words_) {}
 
   // Visits the rows `slot_of(0..num-1)`.
   template <typename SlotOf>
@@ -64,7 +41,9 @@ class Update {
   TORCHRB_ALWAYS_INLINE void prefetch_bucket(int64_t slot) {
     if (!headers_.holds(slot)) return;
     cells_.read(slot, words_.data());
+    if (GroupIndex::same(words_.data(), ahead_.data(), cells_.num_words)) return;
     index_.prefetch_bucket(words_.data());
+    std::swap(words_, ahead_);
   }
 
   void visit(int64_t slot) {
@@ -87,11 +66,11 @@ class Update {
   GroupIndex& index_;
   const Headers& headers_;
   const KeyCells& cells_;
-  std::vector<int64_t> words_;
+  std::vector<int64_t> words_, ahead_;  // the key at hand; the key whose bucket was called for last
 };
 
-Tensor group_index_update_(Tensor keys, Tensor links, Tensor control_in, Tensor journal_in, int64_t position,
-                           std::vector<Tensor> tables, std::vector<int64_t> key_leaf, Tensor key_template) {
+void group_index_update_(Tensor keys, Tensor links, Tensor state_in, Tensor control_in, Tensor journal_in,
+                         std::vector<Tensor> tables, std::vector<int64_t> key_leaf, Tensor key_template, bool rebuild) {
   const Headers headers = headers_of(tables, kOp);
   check(key_leaf.size() == 3, kOp, "key_leaf must hold three numbers, got ", key_leaf.size(), ".");
   KeyCells cells{leaf_of(tables, key_leaf, 0, kOp), dtype_of(key_template, kOp, "the group key"), 0};
@@ -102,28 +81,40 @@ Tensor group_index_update_(Tensor keys, Tensor links, Tensor control_in, Tensor 
   GroupIndex index = group_index_of(keys, links, headers.capacity, kOp);
   check(keys.size(1) == cells.num_words, kOp, "keys must hold ", cells.num_words, " words a row, got ", keys.size(1),
         ".");
+  int64_t* state = int64_data(state_in, kIndexStateSize, kOp, "state");
   int64_t* control = int64_data(control_in, kControlSize, kOp, "control");
-  const int64_t* journal = int64_data(journal_in, kOp, "journal");
+  int64_t* journal = int64_data(journal_in, kOp, "journal");
   const int64_t ring = journal_in.numel();
-  const int64_t head = std::atomic_ref<int64_t>(control[kControlJournal]).load(std::memory_order_acquire);
+  const auto journal_head = [=] {
+    return std::atomic_ref<int64_t>(control[kControlJournal]).load(std::memory_order_acquire);
+  };
+  int64_t head = journal_head();
 
   Update update(index, headers, cells);
-  const bool all = position < 0 || head - position > ring;
-  const int64_t num = all ? headers.capacity : head - position;
+  const int64_t position = state[kIndexPosition];
+  const auto too_old = [&] { return journal_head() - position > ring; };
+  int64_t num = 0;
+  bool all = rebuild || position < 0 || too_old();
+  if (!all) {
+    num = head - position;
+    const int64_t start = num > 0 ? position % ring : 0;
+    update.run(num, [=](int64_t i) {
+      const int64_t at = start + i < ring ? start + i : start + i - ring;
+      return std::atomic_ref<int64_t>(journal[at]).load(std::memory_order_relaxed);
+    });
+    all = too_old();  // a writer elsewhere has come round, over entries that were still to be read
+  }
   if (all) {
-    update.run(num, [](int64_t i) { return i; });
-  } else {
-    update.run(num, [=](int64_t i) { return journal[(position + i) % ring]; });
+    head = journal_head();
+    update.run(headers.capacity, [](int64_t i) { return i; });
+    num += headers.capacity;
   }
 
-  const Tensor counts_out = empty_int64({5}, control_in);
-  auto* counts = static_cast<int64_t*>(counts_out.data_ptr());
-  counts[0] = head;
-  counts[1] = index.num_groups();
-  counts[2] = index.num_singletons();
-  counts[3] = index.outcast();
-  counts[4] = num;
-  return counts_out;
+  state[kIndexPosition] = head;
+  state[kIndexGroups] = index.num_groups();
+  state[kIndexSingletons] = index.num_singletons();
+  state[kIndexOutcast] = index.outcast();
+  state[kIndexVisited] += num;
 }
 
 STABLE_TORCH_LIBRARY_IMPL(torchrb, CPU, m) { m.impl("group_index_update_", TORCH_BOX(&group_index_update_)); }

@@ -126,8 +126,45 @@ struct Batch {
   static constexpr int64_t kRowsAhead = 16, kGroupsAhead = 8;
 };
 
+// The rows of all groups found, into `members`. A group's rows are a chain, so the chains are walked side by side:
+// while one group's next link is on its way, the others take a step. The rows' own memory is called for as they turn
+// up.
+void walk(const std::vector<int32_t>& found, const GroupIndex& index, const Batch& batch, std::vector<Draw>& draws,
+          std::vector<int64_t>& members) {
+  struct Walk {
+    int32_t row;
+    int64_t at;
+  };
+  constexpr int64_t kMostAhead = 4096;  // rows whose first lines fit the cache beside all else
+  std::vector<Walk> walks(found.size());
+  int64_t num = 0;
+  for (size_t place = 0; place < found.size(); ++place) {
+    walks[place] = {index.first_row(found[place]), num};
+    index.prefetch_links(walks[place].row);
+    draws[place].begin = num;
+    draws[place].end = num += index.size_of(found[place]);
+  }
+  members.resize(num);
+  const bool ahead = num <= kMostAhead;
+  for (size_t left = walks.size(); left > 0;) {
+    size_t kept = 0;
+    for (size_t i = 0; i < left; ++i) {
+      const Walk walk = walks[i];
+      if (ahead) batch.prefetch_row(walk.row);
+      members[walk.at] = walk.row;
+      const int32_t next = index.next_row(walk.row);
+      if (next < 0) continue;
+      index.prefetch_links(next);
+      walks[kept++] = {next, walk.at + 1};
+    }
+    left = kept;
+  }
+}
+
 // The ranks of the batch's groups; where their rows stand in `members`, which this fills.
-std::vector<Draw> draw_ranks(int64_t seed, int64_t groups, const GroupIndex& index, std::vector<int64_t>& members) {
+std::vector<Draw> draw_ranks(int64_t groups, const GroupIndex& index, const Batch& batch,
+                             std::vector<int64_t>& members) {
+  const int64_t seed = batch.seed;
   std::vector<Draw> draws(groups);
   const int64_t available = index.num_groups(), distinct = std::min(groups, available);
   const Permutation permutation(seed, available);
@@ -146,12 +183,7 @@ std::vector<Draw> draw_ranks(int64_t seed, int64_t groups, const GroupIndex& ind
     found[place] = index.finish(descents[place]);
     index.prefetch_group(found[place]);
   }
-  for (const int32_t group : found) index.prefetch_row(index.first_row(group));
-  for (int64_t place = 0; place < groups; ++place) {
-    draws[place].begin = static_cast<int64_t>(members.size());
-    for (int32_t row = index.first_row(found[place]); row >= 0; row = index.next_row(row)) members.push_back(row);
-    draws[place].end = static_cast<int64_t>(members.size());
-  }
+  walk(found, index, batch, draws, members);
   return draws;
 }
 
@@ -183,8 +215,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor keys, Tenso
   const int64_t available = index.num_groups();
   check(available > 0, kOp, "there must be at least one group.");
   std::vector<int64_t> members;
-  members.reserve(static_cast<size_t>(2 * groups * per_group));
-  const std::vector<Draw> draws = draw_ranks(batch.seed, groups, index, members);
+  const std::vector<Draw> draws = draw_ranks(groups, index, batch, members);
   batch.members = members.data();
   const Tensor slots_out = empty_int64({groups * per_group}, keys), drawn_out = empty_int64({groups, 3}, keys);
   const Tensor flags_out = empty_int64({1}, keys);
@@ -203,7 +234,7 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor keys, Tenso
   if (groups > distinct && is_inside) batch.draw_groups_again(distinct, groups);
   check(is_inside, kOp, "members must be slots below the capacity ", batch.headers.capacity, ".");
 
-  int64_t flags = 0;
+  int64_t flags = index.has_outcasts() ? kNanKey : 0;
   if (groups > available) flags |= kFewGroups;
   for (int64_t place = 0; place < groups; ++place) {
     const int64_t size = draws[place].size(), num_valid = batch.drawn[3 * place + 2];

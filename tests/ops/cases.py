@@ -22,6 +22,8 @@ from torchrb.ops.schemas import (
     CONTROL_STAMP,
     CONTROL_WRITES,
     HEADER_BYTES,
+    INDEX_STATE_SIZE,
+    INDEX_VISITED,
     SLOT_COUNT_SHIFT,
     SLOT_LIVE,
     STAMP_SHIFT,
@@ -164,23 +166,25 @@ class Index:
         self.template = torch.empty((0, *shape), dtype=dtype)
         self.keys = torch.zeros(records.capacity, torch.Size(shape).numel(), dtype=torch.int64)
         self.links = torch.zeros(group_links_size(records.capacity), dtype=torch.int32)
-        self.position = 0
+        self.state = torch.zeros(INDEX_STATE_SIZE, dtype=torch.int64)
 
     def _call(self, name: str) -> Any:
         return getattr(reference, name) if self.twin else op(name)
 
-    def update_args(self, position: int) -> tuple:
+    def update_args(self, rebuild: bool) -> tuple:
         records = self.records
         return (
-            self.keys, self.links, records.control, records.journal, position,
-            records.tables, records.part([self.key]), self.template,
+            self.keys, self.links, self.state, records.control, records.journal,
+            records.tables, records.part([self.key]), self.template, rebuild,
         )  # fmt: skip
 
     def catch_up(self, always: bool = False) -> list[int]:
         """Groups, groups of one row, a row with NaN for a key, rows looked at."""
-        counts = self._call("group_index_update_")(*self.update_args(-1 if always else self.position)).tolist()
-        self.position = counts[0]
-        return counts[1:]
+        before = self.state.tolist()
+        self._call("group_index_update_")(*self.update_args(always))
+        position, *counts, visited = self.state[: INDEX_VISITED + 1].tolist()
+        assert position == self.records.control[CONTROL_JOURNAL]
+        return [*counts, visited - before[INDEX_VISITED]]
 
     def sample_args(self, seed: int, groups: int, per_group: int, strategy: str, reward: int | None) -> tuple:
         records = self.records

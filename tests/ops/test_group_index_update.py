@@ -14,6 +14,7 @@ from tests.ops.cases import (
 )
 from tests.ops.test_write_rows import write
 from torchrb.ops import rng
+from torchrb.ops.schemas import NAN_KEY
 
 LEAVES = [(torch.int64, ()), (torch.float32, ())]
 
@@ -152,10 +153,14 @@ def test_a_nan_key_is_reported_until_it_is_overwritten_and_is_in_no_group():
     index = Index(records, 0)
     assert index.catch_up() == [2, 2, 1, 4]
     assert sorted(index.members()) == [[0], [2]]
+    assert index.sample(0, 1, 1)[2] == NAN_KEY
     write(records, torch.tensor([1]), [torch.tensor([1.0], dtype=torch.float64)], True)
     assert index.catch_up()[2] == 3
     op("clear_rows_")(records.tables, records.control, records.journal, True)
     assert index.catch_up()[:3] == [0, 0, -1]
+    write(records, torch.tensor([1]), [torch.tensor([1.0], dtype=torch.float64)], True)
+    assert index.catch_up()[:3] == [1, 1, -1]
+    assert index.sample(0, 1, 1)[2] == 0
 
 
 @needs_kernel
@@ -173,10 +178,12 @@ def test_many_groups_equal_the_twin():
 def test_opcheck_and_compile():
     records = lay_out([(torch.int32, (2,)), LEAVES[1]], 6, "packed")
     index = Index(records, 0)
-    assert_op_is_sound("group_index_update_", index.update_args(0))
+    assert_op_is_sound("group_index_update_", index.update_args(False))
     write(records, torch.tensor([4, 1]), [torch.ones(2, 2, dtype=torch.int32), torch.zeros(2)], True)
-    for position in (-1, 0, 2):
-        assert_op_is_sound("group_index_update_", index.update_args(position))
+    for rebuild in (True, False):
+        assert_op_is_sound("group_index_update_", index.update_args(rebuild))
+    index.catch_up()
+    assert_op_is_sound("group_index_update_", index.update_args(False))
 
 
 @needs_kernel
@@ -192,4 +199,8 @@ def test_what_would_touch_foreign_memory_is_refused():
         index.catch_up()
     index.keys = torch.zeros(6, 1, dtype=torch.int64)
     with pytest.raises(RuntimeError, match="keys must hold 2 words a row, got 1"):
+        index.catch_up()
+    index = Index(records, 0)
+    index.state = torch.zeros(5, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="state must have 8 element"):
         index.catch_up()

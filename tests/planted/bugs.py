@@ -54,7 +54,7 @@ BUGS = [
     Bug(
         1, "a draw takes its seed before it knows that it can be made", "samplers/prompt_group.py",
         "        groups, per_group = self._split(batch_size)\n",
-        "        take_seed(generator, storage.device)\n        groups, per_group = self._split(batch_size)\n",
+        "        take_seed(generator, storage)\n        groups, per_group = self._split(batch_size)\n",
         "test_a_draw_that_fails_takes_no_random_number",
     ),
     Bug(
@@ -66,6 +66,53 @@ BUGS = [
         2, "the generations in a sample are read after the content", "buffer.py",
         'info["index_generation"] = generations', 'info["index_generation"] = storage.generations(slots)',
         "test_writers_updaters_and_readers_on_one_buffer",
+    ),
+    Bug(
+        2, "a draw lets the lock go before its rows are read", "buffer.py",
+        "            data, generations = storage.read(slots)\n        self._sampler.notice",
+        "        data, generations = storage.read(slots)\n        self._sampler.notice",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a record's text is put beside it when the lock is gone", "storages/tensor.py",
+        "            self._keep_objects(range(len(self._objects)), slots, rows.objects)\n            return slots, gen",
+        "        self._keep_objects(range(len(self._objects)), slots, rows.objects)\n        return slots, gen",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a patch asks whether its slot is live, and not for its generation", _REFERENCE,
+        " & ((words >> SLOT_COUNT_SHIFT) - 1 == generations)", "",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "an older version takes the place of a newer one", _REFERENCE,
+        "accepted = live & ~_is_nan(version) & (newer | _is_nan(stored))", "accepted = live & ~_is_nan(version)",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "of two patches for one record in a call both are reported as written", _REFERENCE,
+        "        status[live & ~wins] = schemas.SUPERSEDED\n", "",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a patch is decided before it has the lock", "updates.py",
+        "    status = plan.storage.update_if(\n",
+        "    plan.storage.lock.release()\n"
+        "    there = plan.storage.generations(plan.slots) == plan.generations\n"
+        "    plan.storage.lock.acquire()\n"
+        "    plan = plan._replace(generations=torch.where(there, plan.storage.generations(plan.slots), -2))\n"
+        "    status = plan.storage.update_if(\n",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "processes do not wait for each other", "storages/process_lock.py",
+        "                fcntl.flock(self._fd, fcntl.LOCK_EX)\n", "",
+        "test_processes_that_write_patch_and_draw_at_once",
+    ),
+    Bug(
+        2, "what a killed process left half-written counts as a record", "storages/repair.py",
+        "    _retire(words, torn)\n", "    words[torn] &= ~SLOT_BUSY\n",
+        "test_a_process_killed_in_the_middle_of_a_write_loses_only_what_it_was_writing",
     ),
     Bug(
         3, "emptying forgets the counts", _REFERENCE,
@@ -107,6 +154,11 @@ BUGS = [
         4, "a sampler keeps the index of the storage it saw first", "samplers/prompt_group.py",
         "index.storage is not storage", "False",
         "test_a_sampler_that_is_moved_to_another_storage_forgets_the_first",
+    ),
+    Bug(
+        4, "each process keeps a journal of its own", "storages/sharing.py",
+        "storage.control, storage.journal = self.control, self.journal", "storage.control = self.control",
+        "test_a_draw_sees_what_another_process_wrote_and_patched",
     ),
     Bug(
         5, "seeds come from the global generator", "samplers/base.py",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.cases import STORAGES, buffer
-from torchrb import ReplayBuffer, Sampler
+from torchrb import LazyTensorStorage, ReplayBuffer, Sampler
 from torchrb.samplers.base import take_seed
 
 
@@ -26,12 +26,14 @@ def test_a_subclass_needs_only_sample():
 
 def test_a_seed_is_one_number_in_the_generator_s_order():
     generator = torch.Generator().manual_seed(3)
-    drawn = [take_seed(generator, torch.device("cpu")) for _ in range(3)]
-    assert all(seed.shape == (1,) and seed.dtype == torch.int64 for seed in drawn)
+    storage = LazyTensorStorage(1)
+    seed = take_seed(generator, storage)
+    assert seed.shape == (1,) and seed.dtype == torch.int64
+    drawn = [int(seed), *(int(take_seed(generator, storage)) for _ in range(2))]
     again = torch.Generator().manual_seed(3)
-    assert [int(seed) for seed in drawn] == [int(take_seed(again, torch.device("cpu"))) for _ in range(3)]
+    assert drawn == [int(take_seed(again, LazyTensorStorage(2))) for _ in range(3)] and len(set(drawn)) == 3
     torch.manual_seed(3)
-    assert int(take_seed(None, torch.device("cpu"))) == int(drawn[0])
+    assert int(take_seed(None, storage)) == drawn[0]
 
 
 def test_a_generator_of_its_own_leaves_the_global_one_alone():

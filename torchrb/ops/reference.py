@@ -25,6 +25,7 @@ from torchrb.ops.schemas import (
     CONTROL_LENGTH,
     CONTROL_STAMP,
     CONTROL_WRITES,
+    SLOT_BUSY,
     SLOT_COUNT_SHIFT,
     SLOT_LIVE,
     STAMP_SHIFT,
@@ -102,11 +103,18 @@ def _repeats(slots: Tensor) -> tuple[Tensor, Tensor]:
     return earlier, last
 
 
+def _held(tables: list[Tensor], slots: Tensor, words_after: Tensor, writes: _Writes) -> _Writes:
+    """Writes to rows that say that they are busy meanwhile, so that whoever is killed in between leaves a sign."""
+    words, _ = header_of(tables)
+    return [(words, (slots,), words_after | SLOT_BUSY), *writes, (words, (slots,), words_after)]
+
+
 def _renew(
     tables: list[Tensor], counters: Tensor, slots: Tensor, rows: Tensor, stamps: Tensor
-) -> tuple[Tensor, Tensor, _Writes]:
+) -> tuple[Tensor, Tensor, Tensor, _Writes]:
     """Step the words of ``slots[rows]`` once for each such row. Returns each row's own generation, which rows' content
-    stays (the last one for each slot), and the writes; a row outside ``rows`` gets -1 and does not stay.
+    stays (the last one for each slot), the words of these, and the writes of their stamps; a row outside ``rows`` gets
+    -1 and does not stay.
     """
     words, all_stamps = header_of(tables)
     kept = slots[rows]
@@ -115,21 +123,15 @@ def _renew(
     counters[CONTROL_STAMP] += slots.shape[0]
     generations, stays = torch.full_like(slots, -1), torch.zeros_like(rows)
     generations[rows], stays[rows] = counts - 1, last
-    return (
-        generations,
-        stays,
-        [
-            (words, (kept[last],), (counts[last] << SLOT_COUNT_SHIFT) | SLOT_LIVE),
-            (all_stamps, (kept[last],), stamps[rows][last] << STAMP_SHIFT),
-        ],
-    )
+    words_after = (counts[last] << SLOT_COUNT_SHIFT) | SLOT_LIVE
+    return generations, stays, words_after, [(all_stamps, (kept[last],), stamps[rows][last] << STAMP_SHIFT)]
 
 
-def _patch(tables: list[Tensor], slots: Tensor) -> _Writes:
-    """Step the patch counts in these slots' stamps; the slots are distinct."""
-    _, stamps = header_of(tables)
+def _patch(tables: list[Tensor], slots: Tensor) -> tuple[Tensor, _Writes]:
+    """Step the patch counts in these slots' stamps; the slots are distinct. Returns their words, which stay, too."""
+    words, stamps = header_of(tables)
     kept = stamps[slots]
-    return [(stamps, (slots,), (kept & ~_PATCH_MASK) | ((kept + 1) & _PATCH_MASK))]
+    return words[slots], [(stamps, (slots,), (kept & ~_PATCH_MASK) | ((kept + 1) & _PATCH_MASK))]
 
 
 def append_rows_(
@@ -140,8 +142,8 @@ def append_rows_(
     slots = (control[CONTROL_CURSOR] + steps) % capacity
     everywhere = torch.ones_like(slots, dtype=torch.bool)
     counters = control.clone()
-    generations, stays, writes = _renew(tables, counters, slots, everywhere, control[CONTROL_STAMP] + steps)
-    writes += _store(tables, layout, slots, values, stays)
+    generations, stays, words, writes = _renew(tables, counters, slots, everywhere, control[CONTROL_STAMP] + steps)
+    writes = _held(tables, slots[stays], words, writes + _store(tables, layout, slots, values, stays))
     writes += _note(journal, counters, slots)
     cursor = control[CONTROL_CURSOR] + num_rows
     counters[CONTROL_LENGTH] = torch.maximum(control[CONTROL_LENGTH], cursor.clamp(max=capacity))
@@ -165,15 +167,15 @@ def write_rows_(
     counters = control.clone()
     if renew:
         stamps = control[CONTROL_STAMP] + torch.arange(slots.shape[0], device=slots.device)
-        generations, stays, writes = _renew(tables, counters, slots, inside, stamps)
+        generations, stays, words_after, writes = _renew(tables, counters, slots, inside, stamps)
         reached = torch.cat([control[CONTROL_LENGTH : CONTROL_LENGTH + 1], slots[inside] + 1])
         counters[CONTROL_LENGTH] = reached.max()
     else:
         words, _ = header_of(tables)
         stays = inside & _repeats(slots)[1]
         generations = torch.where(inside, (words[slots.clamp(0, capacity - 1)] >> SLOT_COUNT_SHIFT) - 1, -1)
-        writes = _patch(tables, slots[stays])
-    writes += _store(tables, layout, slots, values, stays)
+        words_after, writes = _patch(tables, slots[stays])
+    writes = _held(tables, slots[stays], words_after, writes + _store(tables, layout, slots, values, stays))
     writes += _note(journal, counters, slots[inside])
     _commit(writes + _publish(control, counters))
     return generations
@@ -217,7 +219,6 @@ def update_rows_if_(
     words = header_of(tables)[0][safe]
     live = inside & ((words & SLOT_LIVE) != 0) & ((words >> SLOT_COUNT_SHIFT) - 1 == generations)
     status = torch.where(live, schemas.UPDATED, schemas.STALE).to(torch.uint8)
-    counters, writes = control.clone(), []
 
     if version is None:
         wins = torch.zeros_like(live)
@@ -234,9 +235,10 @@ def update_rows_if_(
         wins = torch.zeros_like(live)
         wins[by_version] = _repeats(slots[by_version])[1]
         status[live & ~wins] = schemas.VERSION_REJECTED
-        writes += _store(tables, version_leaf, slots, [version], wins)
-    writes += _store(tables, layout, slots, values, wins)
-    writes += _patch(tables, slots[wins])
+        layout, values = version_leaf + layout, [version, *values]
+    counters = control.clone()
+    words_after, writes = _patch(tables, slots[wins])
+    writes = _held(tables, slots[wins], words_after, writes + _store(tables, layout, slots, values, wins))
     writes += _note(journal, counters, slots[wins])
     _commit(writes + _publish(control, counters))
     return status

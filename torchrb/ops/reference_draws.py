@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchrb.ops import rng, schemas
 from torchrb.ops.reference_tables import cells_of, header_of, sortable, typed
-from torchrb.ops.schemas import CONTROL_JOURNAL, CONTROL_LENGTH, SLOT_LIVE
+from torchrb.ops.schemas import CONTROL_JOURNAL, CONTROL_LENGTH, INDEX_POSITION, INDEX_VISITED, SLOT_LIVE
 
 _RANDOM, _RECENCY, _REWARD, _VARIANCE = range(len(schemas.STRATEGIES))
 _INT64_MIN = torch.iinfo(torch.int64).min
@@ -44,20 +44,22 @@ _OUTSIDE, _INSIDE, _OUTCAST = range(3)
 def group_index_update_(
     keys: Tensor,
     links: Tensor,
+    state: Tensor,
     control: Tensor,
     journal: Tensor,
-    position: int,
     tables: list[Tensor],
     key_leaf: list[int],
     key_template: Tensor,
-) -> Tensor:
+    rebuild: bool,
+) -> None:
     capacity, num_words = keys.shape
+    position, visited = int(state[INDEX_POSITION]), int(state[INDEX_VISITED])
     head, ring = int(control[CONTROL_JOURNAL]), journal.shape[0]
-    if position < 0 or head - position > ring:
+    if rebuild or head - position > ring:
         slots = torch.arange(capacity, device=keys.device)
     else:
         slots = journal[torch.arange(position, head, device=keys.device) % ring]
-    visited = slots.shape[0]
+    visited += slots.shape[0]
     slots = torch.unique(slots[(slots >= 0) & (slots < capacity)])
     cells = typed(cells_of(tables, key_leaf, 0)[slots], key_template).view(slots.shape[0], num_words)
     if cells.is_floating_point():
@@ -66,15 +68,15 @@ def group_index_update_(
     else:
         words, comparable = cells.to(torch.int64), torch.ones_like(slots, dtype=torch.bool)
     live = (header_of(tables)[0][slots] & SLOT_LIVE) != 0
-    state = links[:capacity]
-    state[slots] = torch.where(live, torch.where(comparable, _INSIDE, _OUTCAST), _OUTSIDE).to(torch.int32)
+    membership = links[:capacity]
+    membership[slots] = torch.where(live, torch.where(comparable, _INSIDE, _OUTCAST), _OUTSIDE).to(torch.int32)
     keys[slots] = words
 
-    inside = torch.nonzero(state == _INSIDE).view(-1)
+    inside = torch.nonzero(membership == _INSIDE).view(-1)
     sizes = torch.diff(_grouped(keys[inside], inside)[1])
-    outcasts = torch.nonzero(state == _OUTCAST).view(-1).tolist()
+    outcasts = torch.nonzero(membership == _OUTCAST).view(-1).tolist()
     counts = [head, sizes.shape[0], int((sizes == 1).sum()), outcasts[0] if outcasts else -1, visited]
-    return torch.tensor(counts, dtype=torch.int64, device=keys.device)
+    state[: len(counts)] = torch.tensor(counts, dtype=torch.int64, device=keys.device)
 
 
 def _reward_column(tables: list[Tensor], reward_leaf: list[int], template: Tensor, slots: Tensor) -> Tensor:
@@ -163,6 +165,7 @@ def sample_groups(
     used: dict[int, set[int]] = {}
     seen: dict[int, int] = {}
     flags = schemas.FEW_GROUPS if groups > available else 0
+    flags |= schemas.NAN_KEY if bool((links[: keys.shape[0]] == _OUTCAST).any()) else 0
     for place, rank in enumerate(ranks.tolist()):
         group = members[offsets[rank] : offsets[rank + 1]]
         occurrence = seen.get(rank, 0)

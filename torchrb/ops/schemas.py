@@ -50,7 +50,10 @@ ORDERED_DTYPES = frozenset(
 # What happened to one row of a conditional update.
 UPDATED, STALE, VERSION_REJECTED, SUPERSEDED = range(4)
 # Bits of the flags that `sample_groups` returns.
-FEW_GROUPS, SHORT_GROUP, NAN_DRAWN = 1, 2, 4
+FEW_GROUPS, SHORT_GROUP, NAN_DRAWN, NAN_KEY, NO_GROUP = 1, 2, 4, 8, 16
+# Places in the state of a group index.
+INDEX_POSITION, INDEX_GROUPS, INDEX_SINGLETONS, INDEX_OUTCAST, INDEX_VISITED = range(5)
+INDEX_STATE_SIZE = 8
 
 library = torch.library.Library("torchrb", "DEF")
 SCHEMAS: dict[str, str] = {}
@@ -187,8 +190,18 @@ def _draw_uniform(seed: Tensor, control: Tensor, num: int) -> Tensor:
     return control.new_empty((num,))
 
 
-def group_links_size(capacity: int) -> int:
+def group_links_size(capacity: int, device_type: str = "cpu") -> int:
     """How many int32 the links of a group index over ``capacity`` rows take."""
+    if device_type == "cuda":
+        buckets = 32
+        while 2 * buckets < capacity:
+            buckets *= 2
+        size = 16 + 5 * (capacity + 1) + 3 * buckets
+        while buckets > 32:
+            buckets //= 32
+            buckets += buckets == 0
+            size += buckets
+        return size
     buckets = 16
     while 2 * buckets < capacity:
         buckets *= 2
@@ -196,32 +209,36 @@ def group_links_size(capacity: int) -> int:
 
 
 @_declare(
-    "group_index_update_(Tensor(a!) keys, Tensor(b!) links, Tensor control, Tensor journal, int position,"
-    " Tensor[] tables, int[] key_leaf, Tensor key_template) -> Tensor counts"
+    "group_index_update_(Tensor(a!) keys, Tensor(b!) links, Tensor(c!) state, Tensor control, Tensor journal,"
+    " Tensor[] tables, int[] key_leaf, Tensor key_template, bool rebuild) -> ()"
 )
 def _group_index_update(
     keys: Tensor,
     links: Tensor,
+    state: Tensor,
     control: Tensor,
     journal: Tensor,
-    position: int,
     tables: list[Tensor],
     key_leaf: list[int],
     key_template: Tensor,
-) -> Tensor:
-    """Bring a group index from a position of the journal to its end: rows written since are put under their present
-    key, or taken out when they are not live. Every row is looked at when ``position`` is negative or too old for it.
+    rebuild: bool,
+) -> None:
+    """Bring a group index from its position in the journal to the end of it: rows written since are put under their
+    present key, or taken out when they are not live. Every row is looked at for ``rebuild``, and when the position is
+    too old for the journal.
 
-    ``keys``, int64 ``[capacity, w]``, and ``links``, int32 ``[group_links_size(capacity)]``, zero at first, are the
-    index and belong to the backend of their device. ``key_leaf`` places the key in ``tables``; ``key_template`` (empty,
-    ``[0, *shape]``) has its dtype and its ``w`` elements. A key's words are its integers, sign-extended, or the bits of
-    its values as float64, -0.0 as 0.0; keys are equal where their words are. Groups are ordered by a fixed 64-bit hash
-    of the words, then by the words, both signed, so their order does not depend on that of the rows.
+    ``keys``, int64 ``[capacity, w]``, ``links``, int32 ``[group_links_size(capacity)]``, and ``state``, int64 ``[8]``,
+    all zero at first, are the index; the first two belong to the backend of their device. ``key_leaf`` places the key
+    in ``tables``; ``key_template`` (empty, ``[0, *shape]``) has its dtype and its ``w`` elements. A key's words are its
+    integers, sign-extended, or the bits of its values as float64, -0.0 as 0.0; keys are equal where their words are.
+    Groups are ordered by a fixed 64-bit hash of the words, then by the words, both signed, so their order does not
+    depend on that of the rows.
 
-    Returns int64 ``[5]``: the journal's position, groups, groups of one row, a live row whose key is NaN (-1 if there
-    is none; such rows are in no group), rows looked at.
+    ``state`` holds, see the ``INDEX_*`` numbers, the position, groups, groups of one row, a live row whose key is NaN
+    (-1 if there is none; such rows are in no group), and rows looked at so far. It is read and written where it lies,
+    so that nobody waits for it.
     """
-    return control.new_empty((5,))
+    return None
 
 
 @_declare(
@@ -256,7 +273,9 @@ def _sample_groups(
     its key; NaN rows after valid ones, repeats at the end.
 
     Returns ``slots`` int64 ``[groups * per_group]``; ``drawn`` int64 ``[groups, 3]``: rank, rows and valid rows of each
-    group; ``flags`` int64 ``[1]``: ``FEW_GROUPS | SHORT_GROUP | NAN_DRAWN``. There must be a group.
+    group; ``flags`` int64 ``[1]``: ``FEW_GROUPS | SHORT_GROUP | NAN_DRAWN``, and ``NAN_KEY`` where a live row is in no
+    group. There must be a group. (A GPU finds out too late to refuse: slots are -1, ``drawn`` is 0, ``NO_GROUP`` is
+    set.)
     """
     return keys.new_empty((groups * per_group,)), keys.new_empty((groups, 3)), keys.new_empty((1,))
 

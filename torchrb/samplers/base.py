@@ -41,10 +41,15 @@ class Sampler(ABC):
         return f"{type(self).__name__}()"
 
 
-def take_seed(generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """One seed number from the generator, int64 ``[1]`` on ``device``: all that a draw takes from it."""
+def take_seed(generator: torch.Generator | None, storage: Storage) -> Tensor:
+    """One seed number from the generator, int64 ``[1]`` on the storage's device: all that a draw takes from it. The
+    caller holds the storage's lock until the draw is done, as the next one may use the same memory.
+    """
+    device, seed = storage.device, storage.seed
     source = device if generator is None else generator.device
-    seed = torch.empty(1, dtype=torch.int64, device=source).random_(generator=generator)
+    if source.type != "cpu" or device.type != "cpu":  # a kernel may still have to read the last one
+        seed = torch.empty(1, dtype=torch.int64, device=source)
+    seed.random_(generator=generator)
     return seed if source == device else seed.to(device)
 
 

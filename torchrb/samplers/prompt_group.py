@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchrb import ops
 from torchrb.groups import GroupIndex
-from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, ORDERED_DTYPES, SHORT_GROUP
+from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, NAN_KEY, NO_GROUP, ORDERED_DTYPES, SHORT_GROUP
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.selection.strategies import Strategy
 from torchrb.storages.base import Storage
@@ -96,6 +96,10 @@ class PromptGroupSampler(Sampler):
         self.cache_groups = cache_groups
         self._index: GroupIndex | None = None
         self._warned = 0
+        self._ranked: Tensor | None = None  # the last reward template that was found to be of a type with an order
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_index": None, "_ranked": None}  # they belong to the process that made them
 
     @property
     def strategy(self) -> str:
@@ -107,27 +111,29 @@ class PromptGroupSampler(Sampler):
         index = self._index_of(storage)
         if self._needs_reward:
             tables, leaf, template = storage.reward_column(self.reward_key)
-            if template.dtype not in ORDERED_DTYPES or not template.shape[1:].numel():
-                raise TypeError(
-                    f"PromptGroupSampler: reward_key {self.reward_key!r} must name one or more real numbers, "
-                    f"of a type that can be ranked exactly, got {template.dtype} {[*template.shape[1:]]}."
-                )
+            if template is not self._ranked:
+                self._check_reward(template)
+            self._ranked = template
         else:
             tables, leaf, template = storage.tables, [], index.keys
-        seed = take_seed(generator, storage.device)
+        seed = take_seed(generator, storage)
         slots, drawn, flags = ops.sample_groups(
             seed, index.keys, index.links, tables, leaf, template, groups, per_group, self._strategy_code
         )
-        return slots, (drawn, flags, per_group, index.num_groups, index.num_singletons)
+        return slots, (drawn, flags, per_group, index.counts())
 
     def notice(self, drawn: Any) -> None:
-        groups, flags, per_group, *_ = drawn
-        new = int(flags) & ~self._warned
+        groups, flags, per_group, _ = drawn
+        told = flags.item()
+        if told & (NAN_KEY | NO_GROUP):
+            self._refuse(told)
+        new = told & ~self._warned
         if new:
             self._warn(new, groups.shape[0], per_group)
 
     def explain(self, drawn: Any) -> dict[str, Any]:
-        groups, _, per_group, num_groups, num_singletons = drawn
+        groups, _, per_group, counts = drawn
+        num_groups, num_singletons = (int(count) for count in counts)
         sizes = groups[:, 1].clone()
         return {
             "group_size": sizes,
@@ -147,7 +153,8 @@ class PromptGroupSampler(Sampler):
             index = self._index_of(storage)
         except (KeyError, TypeError, ValueError):
             return {}
-        return {"num_groups": index.num_groups, "num_singleton_groups": index.num_singletons}
+        num_groups, num_singletons = (int(count) for count in index.counts())
+        return {"num_groups": num_groups, "num_singleton_groups": num_singletons}
 
     def _split(self, batch_size: int) -> tuple[int, int]:
         name, part = (
@@ -161,12 +168,26 @@ class PromptGroupSampler(Sampler):
             )
         return (part, other) if self.num_groups else (other, part)  # type: ignore[return-value]
 
+    def _check_reward(self, template: Tensor) -> None:
+        if template.dtype not in ORDERED_DTYPES or not template.shape[1:].numel():
+            raise TypeError(
+                f"PromptGroupSampler: reward_key {self.reward_key!r} must name one or more real numbers, "
+                f"of a type that can be ranked exactly, got {template.dtype} {[*template.shape[1:]]}."
+            )
+
     def _index_of(self, storage: Storage) -> GroupIndex:
         index = self._index  # a buffer on another storage may put its own there meanwhile
         if index is None or index.storage is not storage:
             index = self._index = GroupIndex(storage, self.group_key)
         index.catch_up(always=not self.cache_groups)
         return index
+
+    def _refuse(self, flags: int) -> None:
+        """What a CPU raises before the draw, and a GPU finds out in it."""
+        if flags & NAN_KEY and self._index is not None:
+            self._index.refuse_outcasts()
+        if flags & NO_GROUP:
+            raise RuntimeError("PromptGroupSampler: no record was stored when the draw ran. Extend the buffer first.")
 
     def _warn(self, shortfall: int, groups: int, per_group: int) -> None:
         self._warned |= shortfall

@@ -25,4 +25,4 @@ class RandomSampler(Sampler):
 
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
         require_records(storage)
-        return ops.draw_uniform(take_seed(generator, storage.device), storage.control, batch_size), {}
+        return ops.draw_uniform(take_seed(generator, storage), storage.control, batch_size), {}

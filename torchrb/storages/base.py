@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from torchrb.journal import new_journal
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
 from torchrb.storages.indexing import Slots, is_single, resolve, settled
 from torchrb.storages.memory import zeros
+from torchrb.storages.process_lock import ProcessLock
 from torchrb.storages.staging import Staging
 
 
@@ -40,6 +42,7 @@ class Storage(ABC):
     data its own, then asks what is stored, and then writes without looking at the data again.
 
     ``max_size``: capacity in records. ``device``: where rows live. ``control``, ``journal``: see `ops.schemas`.
+    ``seed``: where a draw's seed lies while the draw holds the lock.
     """
 
     ndim = 1
@@ -56,12 +59,14 @@ class Storage(ABC):
         self.device = torch.empty(0, device="cpu" if device is None else device).device
         if self.device.type == "meta":
             raise ValueError(f"{name}: device must be one that keeps data, got 'meta'. Use 'cpu'.")
-        self.lock = threading.RLock()
+        self.lock: threading.RLock | ProcessLock = threading.RLock()
         self.control = zeros(CONTROL_SIZE, dtype=torch.int64, device=self.device)
         self.journal = new_journal(max_size, self.device)
-        self._staging = Staging(lambda: self.journal_position)
-        # On a CPU the counters are read through this view: a tenth of the cost of Tensor.item.
-        self._counters = self.control.numpy() if self.device.type == "cpu" else self.control
+        this = weakref.proxy(self)  # no cycle: a storage's memory goes as soon as nobody has it
+        self._staging = Staging(lambda: this.journal_position)
+        self.seed = zeros(1, dtype=torch.int64, device=self.device)
+        # On a CPU the counters are read through this view: a fraction of the cost of Tensor.item.
+        self._counters = self.control.numpy().data if self.device.type == "cpu" else self.control
 
     # --- counters
 
@@ -189,10 +194,33 @@ class Storage(ABC):
         """A numeric field of all rows. KeyError when there is none of that name."""
         raise TypeError(f"{type(self).__name__} has no reward column. Store tensordicts.")
 
+    # --- other processes
+
+    def share(self) -> None:
+        """Let other processes use this storage: see `ReplayBuffer.share`. TypeError for one that cannot."""
+        raise TypeError(
+            f"share: the records of a {type(self).__name__} are Python objects, which live in one process. "
+            "Use a LazyTensorStorage, or a TensorStorage, on the CPU."
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may use this storage."""
+        return False
+
     def __getstate__(self) -> Any:
+        if self.shared:
+            remedy = (
+                "This one is shared: hand it to a torch.multiprocessing.Process, or send it through one of its queues."
+            )
+        else:
+            remedy = (
+                "To use it in several processes share it first: ReplayBuffer.share(), with a LazyTensorStorage or "
+                "TensorStorage of tensors on the CPU."
+            )
         raise TypeError(
             f"{type(self).__name__}: a storage is neither copied nor pickled, as handles would name records in both. "
-            "Make a new one and extend it with the records of this one, storage[:]."
+            f"Make a new one and extend it with the records of this one, storage[:]. {remedy}"
         )
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call
         value = value.detach()
     if value.device != device:
         value = value.to(device)
-    if value.is_conj() or value.is_neg():
+    if value.is_neg() or (leaf.dtype.is_complex and value.is_conj()):
         value = value.resolve_conj().resolve_neg()
     if value._is_zerotensor():
         value = value.clone()
@@ -110,7 +110,7 @@ def _leaf_of(key: tuple, value: Tensor, call: str) -> LeafSpec:
 
 def as_batch(data: Any, call: str) -> Any:
     """What `extend` was given, as one batch: a list (or range, or other iterable) is stacked, the rest is a batch."""
-    if isinstance(data, Tensor | tuple | Mapping) or is_tensor_collection(data):
+    if isinstance(data, TensorDictBase | Tensor | tuple | Mapping) or is_tensor_collection(data):
         return data
     try:
         items = [as_one(item, call) for item in data]
@@ -191,9 +191,11 @@ def structure_of(batch: Any, device: torch.device, call: str) -> Structure:
 
 
 class _Node(NamedTuple):
-    """A (nested) tensordict: its type, the batch dimensions it has beyond the record's, and its entries in order."""
+    """A (nested) tensordict: its tensorclass, if it is one, the batch dimensions it has beyond the record's, and its
+    entries in order.
+    """
 
-    type: Any
+    wrapper: Any
     tail: torch.Size
     entries: list[tuple[str, Any]]  # name -> leaf number, ~object number, or _Node
 
@@ -223,10 +225,10 @@ class TensorDictStructure:
                 self.object_keys.append(key)
             else:
                 entries.append((name, self._learn(value, key, call)))
-        return _Node(type(td), td.batch_size[1:], entries)
+        return _Node(None if isinstance(td, TensorDictBase) else type(td), td.batch_size[1:], entries)
 
     def flatten(self, batch: Any, device: torch.device, call: str) -> Rows:
-        if not is_tensor_collection(batch):
+        if not isinstance(batch, TensorDictBase) and not is_tensor_collection(batch):
             raise TypeError(f"{call}: the storage holds tensordicts, got {type(batch).__name__}.")
         if batch.batch_size[1:] != self._root.tail or not batch.batch_dims:
             expected, got = [*self._root.tail], [*batch.batch_size]
@@ -277,8 +279,9 @@ class TensorDictStructure:
                 source[name] = values[entry]
             else:
                 source[name] = _non_tensor(objects[~entry], shape)
-        td = TensorDict._new_unsafe(source=source, batch_size=torch.Size((*shape, *node.tail)), device=self.device)
-        return td if issubclass(node.type, TensorDictBase) else node.type.from_tensordict(td)
+        batch_size = torch.Size((*shape, *node.tail)) if node.tail else shape
+        td = TensorDict._new_unsafe(source=source, batch_size=batch_size, device=self.device)
+        return td if node.wrapper is None else node.wrapper.from_tensordict(td)
 
 
 def _walk(td: Any, path: tuple, leaves: dict[tuple, Tensor], objects: dict[tuple, list]) -> None:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from torchrb import ops
-from torchrb.ops.schemas import ORDERED_DTYPES, STALE, UPDATED
+from torchrb.ops.schemas import HEADER_BYTES, ORDERED_DTYPES, STALE, UPDATED
 from torchrb.storages.base import Column, Storage
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.memory import writable, zeros
 from torchrb.storages.records import RecordTable, columns, packed
+from torchrb.storages.sharing import Sharing, share
 from torchrb.storages.staging import Finish, placing
 from torchrb.storages.structure import (
     Rows,
@@ -97,6 +98,21 @@ class LazyTensorStorage(Storage):
         self._objects: list[list[Any]] = []
         self._adopted: list[Tensor] = []
         self._numbers: dict[tuple, int] = {}
+        self._sharing: Sharing | None = None
+
+    @classmethod
+    def _received(cls, max_size: int, layout: Any) -> LazyTensorStorage:
+        """A storage that another process made, before it knows of anything that is shared."""
+        storage = cls.__new__(cls)
+        LazyTensorStorage.__init__(storage, max_size, layout=layout)
+        return storage
+
+    def share(self) -> None:
+        share(self)
+
+    @property
+    def shared(self) -> bool:
+        return self._sharing is not None
 
     @property
     def tables(self) -> list[Tensor]:
@@ -222,7 +238,9 @@ class LazyTensorStorage(Storage):
         if self.structure is not None and self.structure is not structure:  # an object's own code wrote a first batch
             structure = self.structure
             rows = structure.flatten(batch, self.device, call)
-        return _Taken(batch, structure, rows._replace(values=self._apart(rows.values)))
+        if self._adopted:
+            rows = rows._replace(values=self._apart(rows.values))
+        return _Taken(batch, structure, rows)
 
     def _begin(
         self, taken: _Taken, write: Callable[[RecordTable, Tensor, Rows], tuple[Tensor, Tensor]]
@@ -249,10 +267,17 @@ class LazyTensorStorage(Storage):
         return written
 
     def _allocate(self, structure: Structure) -> RecordTable:
-        if self._layout == "packed" or not structure.leaves:
-            return packed(structure.leaves, self.max_size, self.device)
-        tensors = [zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=self.device) for leaf in structure.leaves]
-        return columns(structure.leaves, tensors)
+        return self._lay_out(structure) if self._sharing is None else self._sharing.define(self, structure)
+
+    def _lay_out(self, structure: Structure, zeros: Callable[..., Tensor] = zeros) -> RecordTable:
+        """Tables for records of a structure, in memory from ``zeros``; the user's own tensors where they are."""
+        device, leaves = self.device, structure.leaves
+        if self._layout == "packed" or not leaves:
+            return packed(leaves, self.max_size, device, zeros)
+        tensors = self._adopted or [
+            zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=device) for leaf in leaves
+        ]
+        return columns(leaves, tensors, zeros(self.max_size, HEADER_BYTES, dtype=torch.uint8, device=device))
 
     def _placing(self, slots: list[int], objects: list[list[Any]], places: list[int] | None = None) -> Finish:
         """What puts non-tensor fields (all, or those at some places) beside their rows."""
@@ -301,7 +326,7 @@ class LazyTensorStorage(Storage):
                 raise ValueError(f"{call}: field {key!r} needs a list of {num} values, got {value!r}.")
             fields.places.append(~number)
             fields.objects.append(value)
-        return fields._replace(values=self._apart(fields.values))
+        return fields._replace(values=self._apart(fields.values)) if self._adopted else fields
 
     def update_if(
         self,
@@ -452,8 +477,8 @@ class TensorStorage(LazyTensorStorage):
                     "a write to one would change the other. Clone it."
                 )
         self.structure, self._numbers = structure, numbers_of(structure)
-        self._records = columns(structure.leaves, values) if values else self._allocate(structure)
         self._adopted = values
+        self._records = self._allocate(structure)
         self._objects = rows.objects
         slots = torch.arange(rows.num, device=self.device)
         ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
