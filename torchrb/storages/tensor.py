@@ -209,6 +209,11 @@ class LazyTensorStorage(Storage):
 
     def clear(self, reset_writes: bool = True) -> None:
         with self.lock:
+            if not self._objects:
+                self._staging.settle()  # a first batch that was cut off may have some
+            if not self._objects:
+                super().clear(reset_writes)
+                return
 
             def forget() -> list[list[Any]]:
                 retired, self._objects = self._objects, [[None] * self.max_size for _ in self._objects]
