@@ -99,7 +99,7 @@ class GroupIndex:
         capacity, words = storage.tables[0].shape[0], column.template.shape[1:].numel()
         if self.keys.shape != (capacity, words):
             keys = zeros(capacity, words, dtype=torch.int64, device=storage.device)
-            links = zeros(group_links_size(capacity), dtype=torch.int32, device=storage.device)
+            links = zeros(group_links_size(capacity, storage.device.type), dtype=torch.int32, device=storage.device)
             self.keys, self.links = keys, links
             self.state[INDEX_POSITION] = 0
         ops.group_index_update_(self.keys, self.links, self.state, storage.control, storage.journal, *column, always)

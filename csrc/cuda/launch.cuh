@@ -24,6 +24,19 @@ inline constexpr unsigned kSlotThreads = 256;     // a thread is a row of the ba
 inline constexpr unsigned kMostRowBlocks = 4096;  // some waves on the largest GPUs; rows beyond are strided over
 inline constexpr unsigned kMostSlotBlocks = 256;  // rows or slots beyond are strided over
 inline constexpr int64_t kLongRowPieces = 2048;   // pieces of a row, 16 bytes at most, from which on it gets a block
+inline constexpr unsigned kIndexThreads = 256;
+inline constexpr unsigned kIndexBlockThreads = 512;  // of the one block that does a short update
+inline constexpr unsigned kMostIndexBlocks = 1024;
+inline constexpr int64_t kBlockEntries = 4096;   // of the journal, that one block does sooner than six launches
+inline constexpr unsigned kSampleThreads = 128;  // a warp is a group
+inline constexpr unsigned kLargeGroupThreads = 256;
+inline constexpr unsigned kMostSampleBlocks = 4096;
+inline constexpr int64_t kSharedRows = 1024;  // of a group that a block selects from in shared memory
+// A group of so many rows, and no less than this part of all, is found by looking at all rows.
+inline constexpr int64_t kScanRows = 256, kScanShare = 64;
+inline constexpr unsigned kBalancedThreads = 128;  // a block is a group
+inline constexpr unsigned kMostBalancedBlocks = 512;
+inline constexpr int64_t kBalancedMemory = int64_t{256} << 20;  // scratch of all blocks together, if one needs no more
 
 // Blocks for `num` threads; a kernel strides over what goes beyond the largest grid.
 inline unsigned blocks_for(int64_t num, unsigned threads) {

@@ -171,8 +171,18 @@ def _draw_uniform(seed: Tensor, control: Tensor, num: int) -> Tensor:
     return control.new_empty((num,))
 
 
-def group_links_size(capacity: int) -> int:
+def group_links_size(capacity: int, device_type: str = "cpu") -> int:
     """How many int32 the links of a group index over ``capacity`` rows take."""
+    if device_type == "cuda":
+        buckets = 32
+        while 2 * buckets < capacity:
+            buckets *= 2
+        size = 16 + 5 * (capacity + 1) + 3 * buckets
+        while buckets > 32:
+            buckets //= 32
+            buckets += buckets == 0
+            size += buckets
+        return size
     buckets = 16
     while 2 * buckets < capacity:
         buckets *= 2
