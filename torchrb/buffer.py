@@ -139,7 +139,7 @@ class ReplayBuffer:
         """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
         storage = self._storage
         with storage.lock:
-            slots = resolve(index, len(storage), storage.device, "set_at_")
+            slots = resolve(index, storage.extent, storage.device, "set_at_")
             if not slots.shape:
                 value = torch.as_tensor(value).unsqueeze(0) if not isinstance(value, str | None) else [value]
             storage.write_fields(slots.flat, {key: value}, "set_at_")
@@ -215,7 +215,7 @@ class ReplayBuffer:
     def __getitem__(self, index: Any) -> Any:
         storage = self._storage
         with storage.lock:
-            slots = resolve(index, len(storage), storage.device, "ReplayBuffer[...]")
+            slots = resolve(index, storage.extent, storage.device, "ReplayBuffer[...]")
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
             data = self._collate_fn(data)

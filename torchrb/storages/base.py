@@ -16,6 +16,7 @@ from torchrb.journal import new_journal
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
 from torchrb.storages.indexing import resolve
 from torchrb.storages.memory import zeros
+from torchrb.storages.streams import DeviceLock
 
 
 class Column(NamedTuple):
@@ -33,7 +34,8 @@ class Storage(ABC):
     caller that needs several calls to see one state. What is written is copied; what is returned is the caller's own.
 
     ``max_size``: capacity in records. ``device``: where rows live. ``control``, ``journal``: see `ops.schemas`.
-    ``seed``: where a draw's seed lies while the draw holds the lock.
+    ``seed``: where a draw's seed lies while the draw holds the lock. ``known_nonempty``: on a GPU, that something is
+    stored, as far as the host knows without asking the device.
     """
 
     ndim = 1
@@ -47,20 +49,34 @@ class Storage(ABC):
                 f"{name}: records along several dimensions are not supported, got ndim={ndim}. Use ndim=1."
             )
         self.max_size = max_size
-        self.device = torch.empty(0, device="cpu" if device is None else device).device
-        if self.device.type == "meta":
+        where = torch.empty(0, device="cpu" if device is None else device).device
+        if where.type == "meta":
             raise ValueError(f"{name}: device must be one that keeps data, got 'meta'. Use 'cpu'.")
-        self.lock = threading.RLock()
-        self.control = zeros(CONTROL_SIZE, dtype=torch.int64, device=self.device)
-        self.journal = new_journal(max_size, self.device)
-        self.seed = zeros(1, dtype=torch.int64, device=self.device)
+        self.lock: Any = DeviceLock(where) if where.type == "cuda" else threading.RLock()
+        self.known_nonempty = False
+        with self.lock:
+            self._settle(where)
+
+    def _settle(self, device: torch.device) -> None:
+        """Put counters, journal and seed on the device. The caller holds the lock."""
+        control = zeros(CONTROL_SIZE, dtype=torch.int64, device=device)
+        journal, seed = new_journal(self.max_size, device), zeros(1, dtype=torch.int64, device=device)
+        self.device, self.control, self.journal, self.seed = device, control, journal, seed
+        self._on_gpu = device.type == "cuda"
+        if self._on_gpu:
+            self.lock.owns(control, journal, seed)
         # On a CPU the counters are read through this view: a fraction of the cost of Tensor.item.
-        self._counters = memoryview(self.control.numpy()) if self.device.type == "cpu" else self.control
+        self._counters = memoryview(control.numpy()) if device.type == "cpu" else control
 
     # --- counters
 
     def __len__(self) -> int:
         return int(self._counters[CONTROL_LENGTH])
+
+    @property
+    def extent(self) -> int | Tensor:
+        """The number of records for whoever can do without an int: on a GPU a tensor, which nobody waits for."""
+        return self.control[CONTROL_LENGTH] if self._on_gpu else int(self._counters[CONTROL_LENGTH])
 
     @property
     def cursor(self) -> int:
@@ -105,6 +121,7 @@ class Storage(ABC):
     def clear(self, reset_writes: bool = True) -> None:
         """Retire every record: their handles are stale from now on. Cursor and length are 0."""
         with self.lock:
+            self.known_nonempty = False
             if self.tables:
                 ops.clear_rows_(self.tables, self.control, self.journal, reset_writes)
             elif reset_writes:
@@ -117,14 +134,14 @@ class Storage(ABC):
     def get(self, index: Any) -> Any:
         """Records at an index as users write it; see `indexing.resolve`."""
         with self.lock:
-            slots = resolve(index, len(self), self.device, f"{type(self).__name__}[...]")
+            slots = resolve(index, self.extent, self.device, f"{type(self).__name__}[...]")
             return self.read(slots.flat, slots.shape)[0]
 
     def set(self, index: Any, data: Any) -> None:
         """Overwrite whole records at an index as users write it; a single record takes data without a batch."""
         with self.lock:
             call = f"{type(self).__name__}[...] ="
-            slots = resolve(index, len(self), self.device, call)
+            slots = resolve(index, self.extent, self.device, call)
             self.write(slots.flat, data, one=not slots.shape, call=call)
 
     __getitem__ = get

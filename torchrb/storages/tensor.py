@@ -15,6 +15,7 @@ from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.memory import writable, zeros
 from torchrb.storages.records import RecordTable, columns, packed
+from torchrb.storages.streams import DeviceLock
 from torchrb.storages.structure import (
     Rows,
     Structure,
@@ -22,6 +23,7 @@ from torchrb.storages.structure import (
     as_one,
     as_path,
     check_value,
+    device_of,
     numbers_of,
     shown,
     structure_of,
@@ -33,7 +35,7 @@ class LazyTensorStorage(Storage):
 
     Args:
         max_size: capacity in records.
-        device: where the records live.
+        device: where the records live; ``"auto"``: where the first batch lies.
         ndim: only 1.
         compilable: accepted for compatibility; every op can be compiled.
         layout: ``"packed"`` (default) keeps a record in one piece of memory, ``"columns"`` each field in a tensor of
@@ -42,6 +44,11 @@ class LazyTensorStorage(Storage):
     Data: tensordicts (nested, any leaf shape and dtype, strings and None as non-tensor fields), tensorclasses, tensors,
     and pytrees of tensors. Later batches must have the same fields, dtypes and row shapes (KeyError, ValueError); data
     on another device is moved.
+
+    On a GPU, writing, drawing and conditional updates of what lies there wait for nothing. Data from the host goes
+    through pinned memory, and the caller's own is free when the call returns. Calls on several streams take effect in
+    the order in which they were made: each waits, on the device, for the kernels of the one before; see
+    `storages.streams`. Fields that are not tensors stay on the host, which waits for the slots of their records.
 
     >>> import torch
     >>> from torchrb import LazyTensorStorage, ReplayBuffer
@@ -61,7 +68,10 @@ class LazyTensorStorage(Storage):
         compilable: bool = False,
         layout: Literal["packed", "columns"] = "packed",
     ) -> None:
-        super().__init__(max_size, device, ndim)
+        self._settled = device != "auto"
+        super().__init__(max_size, device if self._settled else "cpu", ndim)
+        if not self._settled:
+            self.lock = DeviceLock()
         if layout not in ("packed", "columns"):
             raise ValueError(f"{type(self).__name__}: layout must be 'packed' or 'columns', got {layout!r}.")
         self._layout = layout
@@ -86,6 +96,8 @@ class LazyTensorStorage(Storage):
             slots, generations = ops.append_rows_(
                 records.tables, self.control, self.journal, records.layout, rows.values, rows.num
             )
+            if self._on_gpu:
+                self.known_nonempty |= rows.num > 0
             self._keep_objects(range(len(self._objects)), slots, rows.objects)
             return slots, generations
 
@@ -99,6 +111,7 @@ class LazyTensorStorage(Storage):
             generations = ops.write_rows_(
                 records.tables, self.control, self.journal, records.layout, slots, rows.values, True
             )
+            self.known_nonempty = self._on_gpu
             self._keep_objects(range(len(self._objects)), slots, rows.objects)
             return generations
 
@@ -127,8 +140,9 @@ class LazyTensorStorage(Storage):
             if expected:
                 raise ValueError(f"{call}: {expected} records are addressed, got data for none.")
             return None
-        structure = self.structure or structure_of(batch, self.device, call)
-        rows = structure.flatten(batch, self.device, call)
+        device = self.device if self._settled else device_of(batch)
+        structure = self.structure or structure_of(batch, device, call)
+        rows = structure.flatten(batch, device, call)
         if self.structure is not None and self.structure is not structure:  # an object's own code wrote a first batch
             rows = self.structure.flatten(batch, self.device, call)
         if self._adopted:
@@ -137,15 +151,27 @@ class LazyTensorStorage(Storage):
             raise ValueError(f"{call}: {expected} records are addressed, got data for {rows.num}.")
         if self.structure is not None:
             return rows
-        self._records = self._allocate(structure)
+        records = self._allocate(structure, device)
+        if not self._settled:
+            self._settle_on(device)
+        if self._on_gpu:
+            self.lock.owns(*records.tables)
+        self._records = records
         self._objects = [[None] * self.max_size for _ in structure.object_keys]
         self.structure, self._numbers = structure, numbers_of(structure)
         return rows
 
-    def _allocate(self, structure: Structure) -> RecordTable:
+    def _settle_on(self, device: torch.device) -> None:
+        """Take the device of the first batch, once."""
+        if device != self.device:
+            self.lock.settle(device)
+            self._settle(device)
+        self._settled = True
+
+    def _allocate(self, structure: Structure, device: torch.device) -> RecordTable:
         if self._layout == "packed" or not structure.leaves:
-            return packed(structure.leaves, self.max_size, self.device)
-        tensors = [zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=self.device) for leaf in structure.leaves]
+            return packed(structure.leaves, self.max_size, device)
+        tensors = [zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=device) for leaf in structure.leaves]
         return columns(structure.leaves, tensors)
 
     def _keep_objects(self, places: Any, slots: Tensor, objects: list[list[Any]]) -> None:
@@ -289,7 +315,7 @@ class TensorStorage(LazyTensorStorage):
             are adopted when they are contiguous and on ``device``, and copied otherwise; an adopted tensor shows later
             writes, and is the one thing a storage shares with its user.
         max_size: if given, must equal that dimension.
-        device, ndim, compilable: as in `LazyTensorStorage`.
+        device, ndim, compilable: as in `LazyTensorStorage`; ``device="auto"``: where the first of the tensors lies.
 
     >>> import torch
     >>> from torchrb import ReplayBuffer, TensorStorage
@@ -307,12 +333,12 @@ class TensorStorage(LazyTensorStorage):
         ndim: int = 1,
         compilable: bool = False,
     ) -> None:
-        where = torch.empty(0, device=device).device
+        where = device_of(storage) if device == "auto" else torch.empty(0, device=device).device
         structure = structure_of(storage, where, "TensorStorage")
         rows = structure.flatten(storage, where, "TensorStorage")
         if max_size not in (None, rows.num):
             raise ValueError(f"TensorStorage: max_size must be the {rows.num} rows of the data, got {max_size}.")
-        super().__init__(rows.num, device=device, ndim=ndim, compilable=compilable, layout="columns")
+        super().__init__(rows.num, device=where, ndim=ndim, compilable=compilable, layout="columns")
         values = [writable(value) for value in rows.values]
         for i, value in enumerate(values):
             if _overlap(value, values[:i]):
@@ -321,8 +347,12 @@ class TensorStorage(LazyTensorStorage):
                     "a write to one would change the other. Clone it."
                 )
         self.structure, self._numbers = structure, numbers_of(structure)
-        self._records = columns(structure.leaves, values) if values else self._allocate(structure)
+        self._records = columns(structure.leaves, values) if values else self._allocate(structure, where)
         self._adopted = values
         self._objects = rows.objects
-        slots = torch.arange(rows.num, device=self.device)
-        ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
+        with self.lock:
+            if self._on_gpu:
+                self.lock.owns(*self.tables)
+            slots = torch.arange(rows.num, device=self.device)
+            ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
+            self.known_nonempty = self._on_gpu

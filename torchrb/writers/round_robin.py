@@ -66,7 +66,7 @@ class RoundRobinWriter(Writer):
         slot past what is stored.
         """
         with self.storage.lock:
-            slots = resolve(index, len(self.storage), self.storage.device, "write_at")
+            slots = resolve(index, self.storage.extent, self.storage.device, "write_at")
             self.storage.write(slots.flat, self.prepared(data), one=not slots.shape, call="write_at")
         return index
 
