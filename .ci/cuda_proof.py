@@ -1,8 +1,8 @@
 """Prove on a machine without a GPU that the CUDA side is whole.
 
 python .ci/cuda_proof.py SITE CSRC_CUDA LOGS: SITE is where the package with CUDA kernels was installed, CSRC_CUDA holds
-the sources, LOGS what ptxas said of each. Fails unless the library loads, the dispatcher holds a CUDA kernel for every op,
-`torchrb.backend_of` says so, and no kernel of this project spills registers.
+the sources, LOGS what ptxas said of each. Fails unless the library loads, the dispatcher holds a CUDA kernel for every
+op, `torchrb.backend_of` says so, and no kernel of this project spills registers.
 """
 
 from __future__ import annotations

@@ -181,3 +181,15 @@ def test_group_advantage(device, dtype):
 def test_every_op_has_its_test():
     names = " ".join(name for name in globals() if name.startswith("test_"))
     assert [name for name in op_names() if name.rstrip("_") not in names] == []
+
+
+def test_every_op_can_be_run_by_itself(capsys):
+    """`every_op`, as a sanitizer starts it."""
+    from tests.gpu import every_op
+
+    assert list(every_op.CASES) == list(op_names())
+    every_op.main(["--device", "cpu", "--only", "draw_uniform"])
+    assert "draw_uniform: like its twin on cpu" in capsys.readouterr().out
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit, match="2"):
+            every_op.main([])

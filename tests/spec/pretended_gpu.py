@@ -36,6 +36,7 @@ class Event:
         self.recorded += 1
 
     def query(self) -> bool:
+        assert not torch.cuda.is_current_stream_capturing(), "an event was asked in a capture, which ends it"
         return False
 
     def synchronize(self) -> None:

@@ -204,6 +204,9 @@ def test_a_capture_neither_waits_for_other_streams_nor_asks_for_flags(gpu):
     assert len(rb.sampler._late._asked) == asked
     with pytest.raises(RuntimeError, match="CUDA graph"):
         rb.extend(records(device="cpu"))
+    rb.generator = torch.Generator()
+    with pytest.raises(RuntimeError, match="CUDA graph"):
+        rb.sample()
 
 
 # --- the pretence itself --------------------------------------------------------------------------------------------

@@ -179,8 +179,9 @@ class LazyTensorStorage(Storage):
         for place, values in zip(places, objects, strict=True):
             column = self._objects[place]
             for slot, value in zip(slots.tolist(), values, strict=True):
-                replaced.append(column[slot])
-                column[slot] = value
+                if slot >= 0:  # a GPU masks what a CPU refuses
+                    replaced.append(column[slot])
+                    column[slot] = value
 
     def _apart(self, tensors: list[Tensor]) -> list[Tensor]:
         """Tensors that an op can read while it writes rows: copies of those that lie in memory of the user's own."""
@@ -269,7 +270,7 @@ class LazyTensorStorage(Storage):
             objects = []
             if self._objects:
                 places = slots.tolist()
-                kept = [[column[place] for place in places] for column in self._objects]
+                kept = [[column[place] if place >= 0 else None for place in places] for column in self._objects]
                 objects = [own_copy(column) for column in kept]  # last: an object's own code may write here
         return self.structure.build(values, objects, slots.shape if shape is None else shape), generations
 

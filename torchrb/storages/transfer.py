@@ -49,8 +49,8 @@ class LateNumbers:
         self._asked.append((done, copy, about))
 
     def told(self) -> Iterator[tuple[int, Any]]:
-        """The numbers that have arrived, each once."""
-        while self._asked:
+        """The numbers that have arrived, each once. In a graph capture, which forbids the question, none."""
+        while self._asked and not torch.cuda.is_current_stream_capturing():
             try:
                 first = self._asked.popleft()
             except IndexError:
