@@ -13,6 +13,7 @@ from torchrb.ops.schemas import ORDERED_DTYPES, STALE, SUPERSEDED, UPDATED, VERS
 from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
 from torchrb.storages.tensor import Fields, LazyTensorStorage
+from torchrb.storages.transfer import moved
 
 _CALL = "update_if_present"
 
@@ -137,7 +138,7 @@ def apply(plan: Plan) -> ConditionalUpdateResult:
 def _flat(numbers: Tensor, device: torch.device) -> Tensor:
     """Numbers of any shape as the op takes them: the tensor itself, where it is like that already."""
     if numbers.dim() != 1 or numbers.device != device:
-        numbers = numbers.to(device).reshape(-1)
+        numbers = moved(numbers, device).reshape(-1)
     return numbers.contiguous()
 
 
@@ -222,4 +223,4 @@ def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any
         if not bool(same.all()):
             value = given[~same][0].item()
             raise ValueError(f"{_CALL}: version {value} does not fit field {key!r}, which is stored as {leaf.dtype}.")
-    return converted.to(storage.device).contiguous()
+    return moved(converted, storage.device).contiguous()

@@ -219,6 +219,21 @@ BUGS = [
         "test_the_memory_that_a_call_touches_does_not_grow_with_the_buffer",
     ),
     Bug(
+        7, "a draw asks a GPU whether anything is stored", "samplers/base.py",
+        "storage.known_nonempty or len(storage)", "len(storage)",
+        "test_writing_and_drawing_on_a_gpu_wait_for_nothing",
+    ),
+    Bug(
+        7, "the flags of a draw are read at once", "samplers/prompt_group.py",
+        "if flags.is_cuda:", "if flags.is_meta:",
+        "test_writing_and_drawing_on_a_gpu_wait_for_nothing",
+    ),
+    Bug(
+        7, "data from the host is copied while the host waits", "storages/structure.py",
+        "value = moved(value, device)", "value = value.to(device)",
+        "test_data_from_the_host_goes_through_pinned_memory",
+    ),
+    Bug(
         9, "a list keeps the caller's tensors", "storages/copies.py",
         "value.detach().to(device=device, copy=True)", "value.detach()",
         "test_a_list_storage_copies_objects_with_all_they_hold",

@@ -19,8 +19,8 @@ from torchrb.journal import new_journal
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
 from torchrb.storages.indexing import Slots, is_single, resolve, settled
 from torchrb.storages.memory import zeros
-from torchrb.storages.process_lock import ProcessLock
 from torchrb.storages.staging import Staging
+from torchrb.storages.streams import DeviceLock
 
 
 class Column(NamedTuple):
@@ -42,7 +42,8 @@ class Storage(ABC):
     data its own, then asks what is stored, and then writes without looking at the data again.
 
     ``max_size``: capacity in records. ``device``: where rows live. ``control``, ``journal``: see `ops.schemas`.
-    ``seed``: where a draw's seed lies while the draw holds the lock.
+    ``seed``: where a draw's seed lies while the draw holds the lock. ``known_nonempty``: on a GPU, that something is
+    stored, as far as the host knows without asking the device.
     """
 
     ndim = 1
@@ -56,22 +57,36 @@ class Storage(ABC):
                 f"{name}: records along several dimensions are not supported, got ndim={ndim}. Use ndim=1."
             )
         self.max_size = max_size
-        self.device = torch.empty(0, device="cpu" if device is None else device).device
-        if self.device.type == "meta":
+        where = torch.empty(0, device="cpu" if device is None else device).device
+        if where.type == "meta":
             raise ValueError(f"{name}: device must be one that keeps data, got 'meta'. Use 'cpu'.")
-        self.lock: threading.RLock | ProcessLock = threading.RLock()
-        self.control = zeros(CONTROL_SIZE, dtype=torch.int64, device=self.device)
-        self.journal = new_journal(max_size, self.device)
+        self.lock: Any = DeviceLock(where) if where.type == "cuda" else threading.RLock()
+        self.known_nonempty = False
         this = weakref.proxy(self)  # no cycle: a storage's memory goes as soon as nobody has it
         self._staging = Staging(lambda: this.journal_position)
-        self.seed = zeros(1, dtype=torch.int64, device=self.device)
+        with self.lock:
+            self._settle(where)
+
+    def _settle(self, device: torch.device) -> None:
+        """Put counters, journal and seed on the device. The caller holds the lock."""
+        control = zeros(CONTROL_SIZE, dtype=torch.int64, device=device)
+        journal, seed = new_journal(self.max_size, device), zeros(1, dtype=torch.int64, device=device)
+        self.device, self.control, self.journal, self.seed = device, control, journal, seed
+        self._on_gpu = device.type == "cuda"
+        if self._on_gpu:
+            self.lock.owns(control, journal, seed)
         # On a CPU the counters are read through this view: a fraction of the cost of Tensor.item.
-        self._counters = self.control.numpy().data if self.device.type == "cpu" else self.control
+        self._counters = control.numpy().data if device.type == "cpu" else control
 
     # --- counters
 
     def __len__(self) -> int:
         return int(self._counters[CONTROL_LENGTH])
+
+    @property
+    def extent(self) -> int | Tensor:
+        """The number of records for whoever can do without an int: on a GPU a tensor, which nobody waits for."""
+        return self.control[CONTROL_LENGTH] if self._on_gpu else int(self._counters[CONTROL_LENGTH])
 
     @property
     def cursor(self) -> int:
@@ -134,6 +149,7 @@ class Storage(ABC):
     def clear(self, reset_writes: bool = True) -> None:
         """Retire every record: their handles are stale from now on. Cursor and length are 0."""
         with self.lock:
+            self.known_nonempty = False
             if self.tables:
                 ops.clear_rows_(self.tables, self.control, self.journal, reset_writes)
             elif reset_writes:
@@ -146,7 +162,7 @@ class Storage(ABC):
     def locate(self, index: Any, call: str) -> Slots:
         """The slots of an index as users write it, as of now; see `indexing.resolve`."""
         index = settled(index, self.device, call)
-        return resolve(index, len(self), self.device, call)
+        return resolve(index, self.extent, self.device, call)
 
     def get(self, index: Any) -> Any:
         """Records at an index as users write it."""
@@ -160,7 +176,7 @@ class Storage(ABC):
         with self.lock:
             index = settled(index, self.device, call)
             taken = self._take(data, is_single(index), call)
-            self._put(resolve(index, len(self), self.device, call).flat, taken, call)
+            self._put(resolve(index, self.extent, self.device, call).flat, taken, call)
 
     def set_fields(self, index: Any, fields: Mapping[Any, Any], call: str) -> None:
         """Overwrite some fields at an index as users write it; a single record takes values without a batch."""
@@ -169,7 +185,7 @@ class Storage(ABC):
             if is_single(index):
                 fields = {key: _one_row(value) for key, value in fields.items()}
             taken = self._take_fields(fields, call)
-            self._put_fields(resolve(index, len(self), self.device, call).flat, taken, call)
+            self._put_fields(resolve(index, self.extent, self.device, call).flat, taken, call)
 
     __getitem__ = get
     __setitem__ = set

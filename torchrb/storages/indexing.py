@@ -51,11 +51,12 @@ def is_single(index: slice | Tensor) -> bool:
     return isinstance(index, Tensor) and index.dim() == 0
 
 
-def resolve(index: Any, length: int, device: torch.device, call: str) -> Slots:
+def resolve(index: Any, length: int | Tensor, device: torch.device, call: str) -> Slots:
     """Turn an int, slice, range, list, array, tensor or boolean mask into slots below ``length``.
 
     Negative numbers count from the end. Errors: IndexError for a slot at or past ``length`` (nothing is stored there)
-    and for a mask of another length; TypeError for anything that is not an index.
+    and for a mask of another length; TypeError for anything that is not an index. On a GPU ``length`` is a tensor,
+    read only for what cannot do without (slices, masks); a slot past it becomes -1, which names no record.
     """
     plain = settled(index, device, call)
     if isinstance(plain, slice):
@@ -64,7 +65,7 @@ def resolve(index: Any, length: int, device: torch.device, call: str) -> Slots:
     else:
         slots = plain
     if slots.dtype == torch.bool:
-        if slots.shape != (length,):
+        if slots.shape != (int(length),):
             raise IndexError(f"{call}: a mask must have shape [{length}], as many as are stored, got {[*slots.shape]}.")
         slots = torch.nonzero(slots).view(-1)
     shape, unsigned, slots = slots.shape, slots.dtype == torch.uint64, slots.to(torch.int64).reshape(-1)
@@ -77,4 +78,5 @@ def resolve(index: Any, length: int, device: torch.device, call: str) -> Slots:
             raise IndexError(f"{call}: index {wrong} is out of range, {length} records are stored.")
         if int(low) >= 0:
             return Slots(slots, shape)
-    return Slots(torch.where(slots < 0, slots + length, slots), shape)
+    slots = torch.where(slots < 0, slots + length, slots)
+    return Slots(slots if isinstance(length, int) else torch.where(slots >= length, -1, slots), shape)

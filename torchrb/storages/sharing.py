@@ -69,7 +69,7 @@ class Sharing:
         example = _example(structure)
         self._memory.resize(self._body)  # what a process left that was killed here
         self._end = self._body
-        records = storage._lay_out(structure, self.zeros)
+        records = storage._lay_out(structure, storage.device, self.zeros)
         self._memory.resize(self._end + len(example))
         os.pwrite(self._memory.fd, example, self._end)
         self._words[EXAMPLE_BYTES] = len(example)
@@ -93,7 +93,7 @@ class Sharing:
         if storage.structure is None and self._words[EXAMPLE_AT]:
             example = os.pread(self._memory.fd, self._words[EXAMPLE_BYTES], self._words[EXAMPLE_AT])
             structure = structure_of(pickle.loads(example), storage.device, "share")
-            storage._records = storage._lay_out(structure, self.zeros)
+            storage._records = storage._lay_out(structure, storage.device, self.zeros)
             storage.structure, storage._numbers = structure, numbers_of(structure)
         if died:
             dropped = repair(storage.tables, self.control, self.journal)

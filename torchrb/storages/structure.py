@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchrb.storages.copies import own_copy
 from torchrb.storages.records import STORABLE_DTYPES, LeafSpec
+from torchrb.storages.transfer import moved
 
 
 class Rows(NamedTuple):
@@ -70,7 +71,7 @@ def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call
     if value.requires_grad:
         value = value.detach()
     if value.device != device:
-        value = value.to(device)
+        value = moved(value, device)
     if value.is_neg() or (leaf.dtype.is_complex and value.is_conj()):
         value = value.resolve_conj().resolve_neg()
     if value._is_zerotensor():
@@ -181,6 +182,14 @@ def as_tensor(value: Any, what: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{what} must hold tensors or numbers, got {value!r}, a {type(value).__name__}.") from error
+
+
+def device_of(batch: Any) -> torch.device:
+    """Where the first tensor of a batch lies."""
+    for leaf in batch.values(True, True) if is_tensor_collection(batch) else pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor):
+            return leaf.device
+    return torch.device("cpu")
 
 
 def structure_of(batch: Any, device: torch.device, call: str) -> Structure:

@@ -17,6 +17,7 @@ from torchrb.storages.memory import writable, zeros
 from torchrb.storages.records import RecordTable, columns, packed
 from torchrb.storages.sharing import Sharing, share
 from torchrb.storages.staging import Finish, placing
+from torchrb.storages.streams import DeviceLock
 from torchrb.storages.structure import (
     Rows,
     Structure,
@@ -25,6 +26,7 @@ from torchrb.storages.structure import (
     as_path,
     as_tensor,
     check_value,
+    device_of,
     numbers_of,
     shown,
     structure_of,
@@ -49,11 +51,12 @@ class _Field(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """A batch, the structure it has, and its rows."""
+    """A batch, the structure it has, its rows, and the device they are on."""
 
     batch: Any
     structure: Structure
     rows: Rows
+    device: torch.device
 
 
 class LazyTensorStorage(Storage):
@@ -61,7 +64,7 @@ class LazyTensorStorage(Storage):
 
     Args:
         max_size: capacity in records.
-        device: where the records live.
+        device: where the records live; ``"auto"``: where the first batch lies.
         ndim: only 1.
         compilable: accepted for compatibility; every op can be compiled.
         layout: ``"packed"`` (default) keeps a record in one piece of memory, ``"columns"`` each field in a tensor of
@@ -70,6 +73,11 @@ class LazyTensorStorage(Storage):
     Data: tensordicts (nested, any leaf shape and dtype, strings and None as non-tensor fields), tensorclasses, tensors,
     and pytrees of tensors. Later batches must have the same fields, dtypes and row shapes (KeyError, ValueError); data
     on another device is moved.
+
+    On a GPU, writing, drawing and conditional updates of what lies there wait for nothing. Data from the host goes
+    through pinned memory, and the caller's own is free when the call returns. Calls on several streams take effect in
+    the order in which they were made: each waits, on the device, for the kernels of the one before; see
+    `storages.streams`. Fields that are not tensors stay on the host, which waits for the slots of their records.
 
     >>> import torch
     >>> from torchrb import LazyTensorStorage, ReplayBuffer
@@ -89,7 +97,10 @@ class LazyTensorStorage(Storage):
         compilable: bool = False,
         layout: Literal["packed", "columns"] = "packed",
     ) -> None:
-        super().__init__(max_size, device, ndim)
+        self._settled = device != "auto"
+        super().__init__(max_size, device if self._settled else "cpu", ndim)
+        if not self._settled:
+            self.lock = DeviceLock()
         if layout not in ("packed", "columns"):
             raise ValueError(f"{type(self).__name__}: layout must be 'packed' or 'columns', got {layout!r}.")
         self._layout = layout
@@ -139,6 +150,8 @@ class LazyTensorStorage(Storage):
                     return first
                 taken = self._fit(taken.batch, call)
             rows, records = taken.rows, self._records
+            if self._on_gpu:
+                self.known_nonempty |= rows.num > 0
             args = (records.tables, self.control, self.journal, records.layout, rows.values, rows.num)
             if not self._objects:
                 return ops.append_rows_(*args)
@@ -166,6 +179,7 @@ class LazyTensorStorage(Storage):
                 return first[1]
             taken = self._fit(taken.batch, call)
         (slots,) = self._apart([slots])
+        self.known_nonempty = self._on_gpu
         rows, records = taken.rows, self._records
         args = (records.tables, self.control, self.journal, records.layout, slots, rows.values, True)
         if not self._objects:
@@ -233,14 +247,15 @@ class LazyTensorStorage(Storage):
     def _fit(self, batch: Any, call: str) -> _Taken:
         """Hold a batch against the structure, or learn one from the first batch; None of it is visible yet."""
         self._staging.settle()
-        structure = self.structure or structure_of(batch, self.device, call)
-        rows = structure.flatten(batch, self.device, call)
+        device = self.device if self._settled else device_of(batch)
+        structure = self.structure or structure_of(batch, device, call)
+        rows = structure.flatten(batch, device, call)
         if self.structure is not None and self.structure is not structure:  # an object's own code wrote a first batch
             structure = self.structure
             rows = structure.flatten(batch, self.device, call)
         if self._adopted:
             rows = rows._replace(values=self._apart(rows.values))
-        return _Taken(batch, structure, rows)
+        return _Taken(batch, structure, rows, device)
 
     def _begin(
         self, taken: _Taken, write: Callable[[RecordTable, Tensor, Rows], tuple[Tensor, Tensor]]
@@ -249,7 +264,12 @@ class LazyTensorStorage(Storage):
         None, with nothing done, where an object's own code wrote first.
         """
         structure, rows = taken.structure, taken.rows
-        records, control, numbers = self._allocate(structure), self.control.clone(), numbers_of(structure)
+        records, numbers = self._allocate(structure, taken.device), numbers_of(structure)
+        self._settle_on(taken.device)
+        if self._on_gpu:
+            self.lock.owns(*records.tables)
+            self.known_nonempty = True
+        control = self.control.clone()
         columns = [[None] * self.max_size for _ in structure.object_keys]
         written = write(records, control, rows)
         if columns:
@@ -266,12 +286,19 @@ class LazyTensorStorage(Storage):
             staging.written(finish)
         return written
 
-    def _allocate(self, structure: Structure) -> RecordTable:
-        return self._lay_out(structure) if self._sharing is None else self._sharing.define(self, structure)
+    def _settle_on(self, device: torch.device) -> None:
+        """Take the device of the first batch, once."""
+        if not self._settled and device != self.device:
+            self.lock.settle(device)
+            self._settle(device)
+        self._settled = True
 
-    def _lay_out(self, structure: Structure, zeros: Callable[..., Tensor] = zeros) -> RecordTable:
+    def _allocate(self, structure: Structure, device: torch.device) -> RecordTable:
+        return self._lay_out(structure, device) if self._sharing is None else self._sharing.define(self, structure)
+
+    def _lay_out(self, structure: Structure, device: torch.device, zeros: Callable[..., Tensor] = zeros) -> RecordTable:
         """Tables for records of a structure, in memory from ``zeros``; the user's own tensors where they are."""
-        device, leaves = self.device, structure.leaves
+        leaves = structure.leaves
         if self._layout == "packed" or not leaves:
             return packed(leaves, self.max_size, device, zeros)
         tensors = self._adopted or [
@@ -398,7 +425,7 @@ class LazyTensorStorage(Storage):
             objects = []
             if self._objects:
                 places = slots.tolist()
-                kept = [[column[place] for place in places] for column in self._objects]
+                kept = [[column[place] if place >= 0 else None for place in places] for column in self._objects]
                 objects = [own_copy(column) for column in kept]  # last: an object's own code may write here
         return self.structure.build(values, objects, slots.shape if shape is None else shape), generations
 
@@ -445,7 +472,7 @@ class TensorStorage(LazyTensorStorage):
             are adopted when they are contiguous and on ``device``, and copied otherwise; an adopted tensor shows later
             writes, and is the one thing a storage shares with its user.
         max_size: if given, must equal that dimension.
-        device, ndim, compilable: as in `LazyTensorStorage`.
+        device, ndim, compilable: as in `LazyTensorStorage`; ``device="auto"``: where the first of the tensors lies.
 
     >>> import torch
     >>> from torchrb import ReplayBuffer, TensorStorage
@@ -463,12 +490,12 @@ class TensorStorage(LazyTensorStorage):
         ndim: int = 1,
         compilable: bool = False,
     ) -> None:
-        where = torch.empty(0, device=device).device
+        where = device_of(storage) if device == "auto" else torch.empty(0, device=device).device
         structure = structure_of(storage, where, "TensorStorage")
         rows = structure.flatten(storage, where, "TensorStorage")
         if max_size not in (None, rows.num):
             raise ValueError(f"TensorStorage: max_size must be the {rows.num} rows of the data, got {max_size}.")
-        super().__init__(rows.num, device=device, ndim=ndim, compilable=compilable, layout="columns")
+        super().__init__(rows.num, device=where, ndim=ndim, compilable=compilable, layout="columns")
         values = [writable(value) for value in rows.values]
         for i, value in enumerate(values):
             if _overlap(value, values[:i]):
@@ -478,7 +505,11 @@ class TensorStorage(LazyTensorStorage):
                 )
         self.structure, self._numbers = structure, numbers_of(structure)
         self._adopted = values
-        self._records = self._allocate(structure)
+        self._records = self._allocate(structure, where)
         self._objects = rows.objects
-        slots = torch.arange(rows.num, device=self.device)
-        ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
+        with self.lock:
+            if self._on_gpu:
+                self.lock.owns(*self.tables)
+            slots = torch.arange(rows.num, device=self.device)
+            ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
+            self.known_nonempty = self._on_gpu
