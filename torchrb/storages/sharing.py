@@ -93,6 +93,7 @@ class Sharing:
         if storage.structure is None and self._words[EXAMPLE_AT]:
             example = os.pread(self._memory.fd, self._words[EXAMPLE_BYTES], self._words[EXAMPLE_AT])
             structure = structure_of(pickle.loads(example), storage.device, "share")
+            self._end = self._body
             storage._records = storage._lay_out(structure, storage.device, self.zeros)
             storage.structure, storage._numbers = structure, numbers_of(structure)
         if died:
@@ -110,6 +111,7 @@ def share(storage: LazyTensorStorage) -> None:
     """Move a storage into shared memory. TypeError when its records cannot be there."""
     name = type(storage).__name__
     with storage.lock:
+        storage._staging.settle()
         if storage._sharing is not None:
             return
         if storage.device.type != "cpu":

@@ -261,9 +261,14 @@ class LazyTensorStorage(Storage):
         self, taken: _Taken, write: Callable[[RecordTable, Tensor, Rows], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor] | None:
         """Write the first rows: into memory that nobody sees yet, with counters of its own, all put in place at once.
-        None, with nothing done, where an object's own code wrote first.
+        None, with nothing written, where an object's own code wrote first, or where other processes look on: they are
+        told what a record is, and then it is a write like any other.
         """
         structure, rows = taken.structure, taken.rows
+        if self._sharing is not None:
+            self._records, self._numbers = self._allocate(structure, taken.device), numbers_of(structure)
+            self.structure = structure
+            return None
         records, numbers = self._allocate(structure, taken.device), numbers_of(structure)
         self._settle_on(taken.device)
         if self._on_gpu:
