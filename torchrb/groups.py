@@ -41,8 +41,11 @@ class GroupIndex:
         self.keys = self.links = torch.empty(0, dtype=torch.int64)
         self.state = zeros(INDEX_STATE_SIZE, dtype=torch.int64, device=storage.device)
         self.state[INDEX_OUTCAST] = -1
+        self._on_gpu = storage.device.type == "cuda"
+        if self._on_gpu:
+            storage.lock.owns(self.state)
         # As with the storage's counters: on a CPU a view, which costs a fraction of Tensor.item.
-        self._numbers = memoryview(self.state.numpy()) if storage.device.type == "cpu" else None
+        self._numbers = self.state.numpy().data if storage.device.type == "cpu" else None
         self._digests: _Digests | None = None
 
     @property
@@ -99,8 +102,10 @@ class GroupIndex:
         capacity, words = storage.tables[0].shape[0], column.template.shape[1:].numel()
         if self.keys.shape != (capacity, words):
             keys = zeros(capacity, words, dtype=torch.int64, device=storage.device)
-            links = zeros(group_links_size(capacity), dtype=torch.int32, device=storage.device)
+            links = zeros(group_links_size(capacity, storage.device.type), dtype=torch.int32, device=storage.device)
             self.keys, self.links = keys, links
+            if self._on_gpu:
+                storage.lock.owns(keys, links)
             self.state[INDEX_POSITION] = 0
         ops.group_index_update_(self.keys, self.links, self.state, storage.control, storage.journal, *column, always)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 from torchrb.ops.schemas import ORDERED_DTYPES, STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
 from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
-from torchrb.storages.tensor import LazyTensorStorage
+from torchrb.storages.tensor import Fields, LazyTensorStorage
+from torchrb.storages.transfer import moved
 
 _CALL = "update_if_present"
 
@@ -76,7 +77,7 @@ class Plan(NamedTuple):
     asked: Tensor
     slots: Tensor
     generations: Tensor
-    fields: tuple[list[int], list[Tensor], list[int], list[list[Any]]]
+    fields: Fields
     version_leaf: int | None
     version: Tensor | None
     require_newer: bool
@@ -137,7 +138,7 @@ def apply(plan: Plan) -> ConditionalUpdateResult:
 def _flat(numbers: Tensor, device: torch.device) -> Tensor:
     """Numbers of any shape as the op takes them: the tensor itself, where it is like that already."""
     if numbers.dim() != 1 or numbers.device != device:
-        numbers = numbers.to(device).reshape(-1)
+        numbers = moved(numbers, device).reshape(-1)
     return numbers.contiguous()
 
 
@@ -171,6 +172,18 @@ def fields_of(fields: Any, call: str) -> dict[Any, Any]:
                 raise ValueError(f"{call}: field {path!r} is named twice.")
             leaves[path] = leaf
     return leaves
+
+
+def only(fields: Mapping[Any, Any], keys: Sequence[Any], call: str) -> dict[Any, Any]:
+    """The fields that keys name, by themselves or by a field they are nested in. KeyError for a key that names none."""
+    chosen: dict[Any, Any] = {}
+    for key in keys:
+        path = as_path(key)
+        named = {field: value for field, value in fields.items() if as_path(field)[: len(path)] == path}
+        if not named:
+            raise KeyError(f"{call}: keys_to_update names {key!r}, got fields {list(fields)}.")
+        chosen |= named
+    return chosen
 
 
 def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any, num: int) -> Tensor:
@@ -210,4 +223,4 @@ def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any
         if not bool(same.all()):
             value = given[~same][0].item()
             raise ValueError(f"{_CALL}: version {value} does not fit field {key!r}, which is stored as {leaf.dtype}.")
-    return converted.to(storage.device).contiguous()
+    return moved(converted, storage.device).contiguous()

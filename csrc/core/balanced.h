@@ -11,52 +11,26 @@
 #include <numeric>
 #include <vector>
 
+#include "core/balanced_rule.h"
+
 namespace torchrb::balanced {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What makes one subset better than another.
-struct Rule {
+// The bounds, with the values that they judge.
+struct Rule : Bounds {
   std::vector<double> values;   // [n], ascending
-  std::vector<double> squares;  // [n], (value - middle)^2: among equal sums their sum orders subsets by their spread
-  int64_t k = 0;
-  double lower = 0, upper = 0;  // sums between them, both exclusive, are accepted
-  double middle = 0, target = 0, rounding = 0;
+  std::vector<double> squares;  // [n]
 
   Rule(std::vector<double> sorted, int64_t size, double low, double high, double relative)
-      : values(std::move(sorted)), k(size), rounding(relative) {
-    const double count = static_cast<double>(k);
-    lower = std::isfinite(low) ? count * (low + rounding * std::fabs(low)) : low;
-    upper = std::isfinite(high) ? count * (high - rounding * std::fabs(high)) : high;
-    // An interval that is open to one side ends, when its middle is taken, at the outermost return.
-    const double start = std::isfinite(low) ? low : values.front();
-    const double end = std::isfinite(high) ? high : values.back();
-    middle = 0.5 * start + 0.5 * end;
-    target = count * middle;
+      : Bounds(size, low, high, relative, sorted.front(), sorted.back()), values(std::move(sorted)) {
     squares.reserve(values.size());
     for (double value : values) {
-      squares.push_back((value - middle) * (value - middle));
+      squares.push_back(square(value));
     }
   }
 
   int64_t size() const { return static_cast<int64_t>(values.size()); }
-  bool inside(double sum) const { return sum > lower && sum < upper; }
-  double distance(double sum) const { return std::fabs(sum - target); }
-
-  // The sums that count as no farther from the target than `nearest`.
-  double near_begin(double nearest) const {
-    const double below = target - nearest;
-    return below - rounding * std::fabs(below);
-  }
-  double near_end(double nearest) const {
-    const double above = target + nearest;
-    return above + rounding * std::fabs(above);
-  }
-  // The least sum of squares that counts as no less than `widest`.
-  double wide(double widest) const {
-    const double count = static_cast<double>(k);
-    return widest - 2 * rounding * (widest + std::fabs(middle) * std::sqrt(count * widest));
-  }
 };
 
 // Visits the choices of `size` of n ascending values in lexicographic order of their positions.

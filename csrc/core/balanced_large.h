@@ -5,8 +5,6 @@
 
 namespace torchrb::balanced {
 
-inline constexpr double kHalfLimit = 8388608;  // entries of a half that the last resort may hold
-
 // The sorted values cut in two, between two classes, so that the side with more subsets has few.
 struct Cut {
   int64_t at = 0;

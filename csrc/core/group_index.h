@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/rng.h"
+#include "core/key_words.h"
 
 namespace torchrb {
 
@@ -55,11 +55,7 @@ class GroupIndex {
   bool has(int64_t row) const { return rows_[row].group >= 0; }
   int64_t* key(int64_t row) const { return keys_ + row * num_words_; }
 
-  static uint64_t hash(const int64_t* key, int64_t num_words) {
-    uint64_t mixed = 0;
-    for (int64_t word = 0; word < num_words; ++word) mixed = mix64(mixed ^ static_cast<uint64_t>(key[word]));
-    return mixed;
-  }
+  static uint64_t hash(const int64_t* key, int64_t num_words) { return hash_of_key(key, num_words); }
 
   TORCHRB_ALWAYS_INLINE void prefetch_group(int32_t group) const { __builtin_prefetch(&groups_[group]); }
 

@@ -27,19 +27,22 @@ TORCHRB_HOST_DEVICE inline bool better(const Merit& a, const Merit& b) {
 // How many of the k values come from the low end. `low`: the k smallest, ascending; `high`: the k largest, descending;
 // both less the smallest of all. `sums`, `squares`: scratch of k + 1. Sums run in this order, so that every backend
 // rounds alike; among equals the fewest low ones, that is, the most of the largest.
-TORCHRB_HOST_DEVICE inline int64_t widest_split(const double* low, const double* high, int64_t k, double* sums,
+template <typename Values>
+TORCHRB_HOST_DEVICE inline int64_t widest_split(const Values& low, const Values& high, int64_t k, double* sums,
                                                 double* squares) {
   sums[0] = squares[0] = 0.0;
   for (int64_t i = 0; i < k; ++i) {
-    sums[i + 1] = sums[i] + high[i];
-    squares[i + 1] = squares[i] + high[i] * high[i];
+    const double value = high[i];
+    sums[i + 1] = sums[i] + value;
+    squares[i + 1] = squares[i] + value * value;
   }
   double low_sum = 0.0, low_squares = 0.0;
   Merit best = merit_of(k, low_sum, low_squares, sums[k], squares[k]);
   int64_t num_low = 0;
   for (int64_t i = 1; i <= k; ++i) {
-    low_sum += low[i - 1];
-    low_squares += low[i - 1] * low[i - 1];
+    const double value = low[i - 1];
+    low_sum += value;
+    low_squares += value * value;
     const Merit merit = merit_of(k, low_sum, low_squares, sums[k - i], squares[k - i]);
     if (better(merit, best)) {
       best = merit;

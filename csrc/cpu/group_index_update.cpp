@@ -3,6 +3,7 @@
 // Bound by the cache misses of a row (header and key, links, bucket), which are prefetched in two stages.
 #include <torch/csrc/stable/library.h>
 
+#include "core/key_words.h"
 #include "core/slot_lock.h"
 #include "cpu/group_tensors.h"
 #include "tables.h"
@@ -11,30 +12,6 @@ namespace torchrb {
 namespace {
 
 constexpr const char* kOp = "group_index_update_";
-
-// A row's key as canonical words: integers sign-extended, floating-point values as the bits of their float64.
-struct KeyCells {
-  Leaf cell;
-  Dtype dtype;
-  int64_t num_words;
-
-  // False when an element is NaN.
-  bool read(int64_t slot, int64_t* words) const {
-    const unsigned char* at = cell.in_table(slot);
-    const int64_t step = element_bytes(dtype);
-    bool numbers = true;
-    for (int64_t i = 0; i < num_words; ++i, at += step) {
-      if (!is_real(dtype)) {
-        words[i] = read_integer(at, dtype);
-        continue;
-      }
-      const double value = read_real(at, dtype);
-      numbers &= value == value;
-      words[i] = std::bit_cast<int64_t>(value == 0.0 ? 0.0 : value);
-    }
-    return numbers;
-  }
-};
 
 class Update {
  public:
@@ -125,7 +102,12 @@ void group_index_update_(Tensor keys, Tensor links, Tensor state_in, Tensor cont
       const int64_t at = start + i < ring ? start + i : start + i - ring;
       return std::atomic_ref<int64_t>(journal[at]).load(std::memory_order_relaxed);
     });
-    all = too_old();  // a writer elsewhere has come round, over entries that were still to be read
+    // A writer elsewhere may have come round, over entries that were still to be read. It moves the head last, so one
+    // that holds the lock is waited for.
+    std::atomic_ref<int64_t> lock(control[kControlLock]);
+    for (Backoff backoff; lock.load(std::memory_order_acquire) != 0; backoff.wait()) {
+    }
+    all = too_old();
   }
   if (all) {
     head = journal_head();

@@ -48,12 +48,18 @@ def take_seed(generator: torch.Generator | None, storage: Storage) -> Tensor:
     device, seed = storage.device, storage.seed
     source = device if generator is None else generator.device
     if source.type != "cpu" or device.type != "cpu":  # a kernel may still have to read the last one
-        seed = torch.empty(1, dtype=torch.int64, device=source)
+        staged = source.type == "cpu" and device.type == "cuda"
+        if staged and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "sample: a generator on the CPU gives a CUDA graph one number for ever. Use one on the device, "
+                "registered with the graph, or none."
+            )
+        seed = torch.empty(1, dtype=torch.int64, device=source, pin_memory=staged)
     seed.random_(generator=generator)
-    return seed if source == device else seed.to(device)
+    return seed if source == device else seed.to(device, non_blocking=source.type == "cpu")
 
 
 def require_records(storage: Storage) -> None:
     """RuntimeError when there is nothing to draw from."""
-    if not len(storage):
+    if not (storage.known_nonempty or len(storage)):
         raise RuntimeError("sample: cannot sample from an empty storage. Write to the buffer first.")

@@ -14,6 +14,7 @@ from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, NAN_KEY, NO_GROUP, ORDERE
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.selection.strategies import Strategy
 from torchrb.storages.base import Storage
+from torchrb.storages.transfer import LateNumbers
 
 # What is missing, what is done about it, and which entry of the info tells so at every draw.
 _SHORTFALLS = {
@@ -27,6 +28,7 @@ _SHORTFALLS = {
         "num_valid",
     ),
 }
+_WARNED_OF = FEW_GROUPS | SHORT_GROUP | NAN_DRAWN
 
 
 class PromptGroupSampler(Sampler):
@@ -52,7 +54,9 @@ class PromptGroupSampler(Sampler):
 
     ``sample(..., return_info=True)`` also tells ``group_size`` (int64 ``[num_groups]``, stored records of each drawn
     group), ``num_valid`` (int64 ``[num_groups]``, how many of these the strategy can rank), ``short_group`` (bool
-    ``[num_groups]``), ``num_groups`` and ``num_singleton_groups`` (ints, of all stored).
+    ``[num_groups]``), ``num_groups`` and ``num_singleton_groups`` (ints, of all stored; on a GPU tensors, which nobody
+    has waited for). There, what only the device knows (too few groups, a NaN key) is warned of, or raised, by a later
+    `sample`, when the news has arrived.
 
     Errors: TypeError for both or neither of the counts; ValueError for a batch size that is not a multiple; KeyError
     for a field that is not stored; TypeError for a storage without fields (`ListStorage`).
@@ -96,7 +100,11 @@ class PromptGroupSampler(Sampler):
         self.cache_groups = cache_groups
         self._index: GroupIndex | None = None
         self._warned = 0
+        self._late = LateNumbers()
         self._ranked: Tensor | None = None  # the last reward template that was found to be of a type with an order
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_index": None, "_ranked": None}  # they belong to the process that made them
 
     @property
     def strategy(self) -> str:
@@ -121,16 +129,18 @@ class PromptGroupSampler(Sampler):
 
     def notice(self, drawn: Any) -> None:
         groups, flags, per_group, _ = drawn
+        if flags.is_cuda:
+            self._late.ask(flags, (groups.shape[0], per_group))
+            for told, shape in self._late.told():
+                self._judge(told, *shape)
+            return
         told = flags.item()
-        if told & (NAN_KEY | NO_GROUP):
-            self._refuse(told)
-        new = told & ~self._warned
-        if new:
-            self._warn(new, groups.shape[0], per_group)
+        if told & ~self._warned:
+            self._judge(told, groups.shape[0], per_group)
 
     def explain(self, drawn: Any) -> dict[str, Any]:
         groups, _, per_group, counts = drawn
-        num_groups, num_singletons = (int(count) for count in counts)
+        num_groups, num_singletons = counts
         sizes = groups[:, 1].clone()
         return {
             "group_size": sizes,
@@ -179,6 +189,14 @@ class PromptGroupSampler(Sampler):
         index.catch_up(always=not self.cache_groups)
         return index
 
+    def _judge(self, told: int, groups: int, per_group: int) -> None:
+        """Act on the flags of a draw of so many groups."""
+        if told & (NAN_KEY | NO_GROUP):
+            self._refuse(told)
+        new = told & ~self._warned & _WARNED_OF
+        if new:
+            self._warn(new, groups, per_group)
+
     def _refuse(self, flags: int) -> None:
         """What a CPU raises before the draw, and a GPU finds out in it."""
         if flags & NAN_KEY and self._index is not None:
@@ -193,7 +211,7 @@ class PromptGroupSampler(Sampler):
                 message = text.format(groups=groups, per_group=per_group)
                 warnings.warn(
                     f"PromptGroupSampler: {message}. This is said once; info[{entry!r}] tells each time.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
 
     def __repr__(self) -> str:

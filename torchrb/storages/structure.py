@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchrb.storages.copies import own_copy
 from torchrb.storages.records import STORABLE_DTYPES, LeafSpec
+from torchrb.storages.transfer import moved
 
 
 class Rows(NamedTuple):
@@ -63,14 +64,14 @@ def shown(path: tuple) -> Any:
 def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call: str) -> Tensor:
     """``value`` as ``[num, *leaf.shape]`` of the leaf's dtype: detached, contiguous, on ``device``."""
     if not isinstance(value, Tensor):
-        value = _as_tensor(value, f"{call}: {_field(leaf)}")
+        value = as_tensor(value, f"{call}: {_field(leaf)}")
     sparse = value.is_nested or value.is_meta or value.layout != torch.strided
     if sparse or value.dtype != leaf.dtype or value.shape != (num, *leaf.shape):
         _explain_value(leaf, value, num, call)
     if value.requires_grad:
         value = value.detach()
     if value.device != device:
-        value = value.to(device)
+        value = moved(value, device)
     if value.is_neg() or (leaf.dtype.is_complex and value.is_conj()):
         value = value.resolve_conj().resolve_neg()
     if value._is_zerotensor():
@@ -170,10 +171,10 @@ def as_one(data: Any, call: str) -> Any:
         raise TypeError(
             f"{call}: this storage keeps tensors, got {data!r}. Put it into a tensordict, or use ListStorage."
         )
-    return pytree.tree_map(lambda leaf: _as_tensor(leaf, f"{call}: a record").unsqueeze(0), data)
+    return pytree.tree_map(lambda leaf: as_tensor(leaf, f"{call}: a record").unsqueeze(0), data)
 
 
-def _as_tensor(value: Any, what: str) -> Tensor:
+def as_tensor(value: Any, what: str) -> Tensor:
     """A tensor, or what can become one; TypeError for anything else."""
     if isinstance(value, Tensor):
         return value
@@ -181,6 +182,14 @@ def _as_tensor(value: Any, what: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{what} must hold tensors or numbers, got {value!r}, a {type(value).__name__}.") from error
+
+
+def device_of(batch: Any) -> torch.device:
+    """Where the first tensor of a batch lies."""
+    for leaf in batch.values(True, True) if is_tensor_collection(batch) else pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor):
+            return leaf.device
+    return torch.device("cpu")
 
 
 def structure_of(batch: Any, device: torch.device, call: str) -> Structure:
@@ -239,6 +248,10 @@ class TensorDictStructure:
         leaves: dict[tuple, Tensor] = {}
         objects: dict[tuple, list] = {}
         _walk(batch, (), leaves, objects)
+        if not batch.batch_size[0]:  # a tensordict makes a tensor of an empty list
+            for key in self._object_keys & leaves.keys():
+                if leaves[key].shape == (0,):
+                    objects[key] = leaves.pop(key).tolist()
         if leaves.keys() != self._leaf_keys or objects.keys() != self._object_keys:
             self._explain(leaves, objects, call)
         num = batch.batch_size[0]
