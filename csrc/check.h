@@ -53,8 +53,8 @@ inline void check_numel(const torch::stable::Tensor& tensor, int64_t expected, c
 // Every tensor of a call lies on the device of its first one: the dispatcher looks at one of them only.
 inline void check_same_device(const torch::stable::Tensor& tensor, const torch::stable::Tensor& first, const char* op,
                               const char* name) {
-  const bool same =
-      tensor.is_cuda() == first.is_cuda() && (tensor.is_cpu() || tensor.get_device_index() == first.get_device_index());
+  const bool same = tensor.is_cuda() == first.is_cuda() && tensor.is_cpu() == first.is_cpu() &&
+                    (tensor.is_cpu() || tensor.get_device_index() == first.get_device_index());
   check(same, op, name, " must be on the device of the first argument, got index ", tensor.get_device_index(), " and ",
         first.get_device_index(), " (-1 is the CPU).");
 }

@@ -133,6 +133,7 @@ inline Leaf leaf_of(const std::vector<Tensor>& tables, const std::vector<int64_t
   const int64_t table = layout[3 * i], offset = layout[3 * i + 1], bytes = layout[3 * i + 2];
   check(table >= 0 && table < static_cast<int64_t>(tables.size()), op, "layout names table ", table, " of ",
         tables.size(), ".");
+  if (tables[0].is_cuda()) check_same_device(tables[table], tables[0], op, "tables");
   check_table(tables[table], tables[0].size(0), op);
   const int64_t width = tables[table].size(1);
   check(offset >= 0 && bytes >= 0 && bytes <= width && offset <= width - bytes, op, "layout places ", bytes,

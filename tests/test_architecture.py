@@ -120,6 +120,22 @@ def op_faults(root: Path, ops: Iterable[str]) -> list[str]:
     return faults
 
 
+def mirror_faults(root: Path) -> list[str]:
+    """Return one line for each module of the package without a test file in its place.
+
+    The twins and the fakes of ``ops/`` are tested op by op, see `op_faults`.
+    """
+    faults = []
+    for source in sorted((root / "torchrb").rglob("*.py")):
+        inside = source.relative_to(root / "torchrb")
+        if inside.name == "__init__.py" or inside.parts[:-1] == ("ops",) and inside.stem.startswith("reference"):
+            continue
+        test = inside.with_name(f"test_{inside.name}")
+        if not (root / "tests" / test).exists():
+            faults.append(f"torchrb/{inside}: no tests/{test}")
+    return faults
+
+
 def name_faults(*trees: Path) -> list[str]:
     """Return one line for each file or folder named after nothing in particular."""
     found = (path for tree in trees for path in sorted(tree.rglob("*")) if "__pycache__" not in path.parts)
@@ -140,6 +156,10 @@ def test_kernels_do_not_know_torch():
 
 def test_every_op_has_a_kernel_and_is_checked():
     assert op_faults(ROOT, op_names()) == []
+
+
+def test_every_module_has_its_test():
+    assert mirror_faults(ROOT) == []
 
 
 def test_names_say_what_a_file_is_about():
@@ -228,6 +248,18 @@ def test_an_op_that_is_not_checked_is_found(tmp_path):
     assert len(op_faults(tmp_path, ["draw"])) == 1
     plant(tmp_path, "tests/ops/test_draw.py", 'assert_op_is_sound(\n    "draw", ())\n')
     assert op_faults(tmp_path, ["draw"]) == []
+
+
+def test_a_module_without_a_test_is_found(tmp_path):
+    for name in (
+        "torchrb/__init__.py",
+        "torchrb/ops/reference_draws.py",
+        "torchrb/ops/rng.py",
+        "torchrb/samplers/a.py",
+    ):
+        plant(tmp_path, name, "")
+    plant(tmp_path, "tests/ops/test_rng.py", "")
+    assert mirror_faults(tmp_path) == ["torchrb/samplers/a.py: no tests/samplers/test_a.py"]
 
 
 @pytest.mark.parametrize("name", ["utils.py", "storages/_common.py", "helpers/draw.py", "misc.cuh"])

@@ -134,10 +134,35 @@ def test_a_write_that_is_refused_says_its_name_and_has_changed_nothing(kind, cal
     assert torch.equal(rb.storage.control, control) and plain(rb[:].to_tensordict()) == rest
 
 
+@pytest.mark.parametrize("kind", ["packed", "columns", "stack"])
+def test_a_key_to_update_may_name_all_that_is_nested_in_it(kind):
+    def rows(n):
+        inner = TensorDict({"r": torch.full((3,), n), "deep": TensorDict({"b": torch.full((3,), n)}, [3])}, [3])
+        return TensorDict({"a": torch.full((3,), n), "next": inner, "text": [f"{n}"] * 3}, [3])
+
+    for keys, changed in [
+        (["next"], {("next", "r"), ("next", "deep", "b")}),
+        ([("next", "deep")], {("next", "deep", "b")}),
+        ([("next", ("deep", "b")), "text"], {("next", "deep", "b"), "text"}),
+        (["next", ("next", "r")], {("next", "r"), ("next", "deep", "b")}),
+    ]:
+        for given in (rows(9), rows(9).to_dict()):
+            rb = buffer(kind)
+            rb.extend(rows(0))
+            if isinstance(given, dict):
+                given["text"] = ["9"] * 3
+            rb.update_(given, keys_to_update=keys)
+            for key in ("a", ("next", "r"), ("next", "deep", "b"), "text"):
+                assert int(rb[0][key]) == (9 if key in changed else 0)
+            for unknown in (["typo"], ["next", ("next", "typo")], [("a", "b")], [("next", "deep", "b", "c")]):
+                with pytest.raises(KeyError, match="update_: keys_to_update names"):
+                    rb.update_(given, keys_to_update=unknown)
+
+
 def test_keys_to_update_must_be_among_the_fields_given():
     rb = ReplayBuffer(storage=LazyTensorStorage(4))
     rb.extend({"a": torch.arange(3), "b": torch.arange(3)})
-    with pytest.raises(KeyError, match=r"update_: keys_to_update names \['typo'\]"):
+    with pytest.raises(KeyError, match=r"update_: keys_to_update names 'typo'"):
         rb.update_({"a": torch.zeros(3).long(), "b": torch.zeros(3).long()}, keys_to_update=["a", "typo"])
     assert rb[:]["a"].tolist() == [0, 1, 2]
     rb.update_({"a": torch.zeros(3).long(), "b": torch.zeros(3).long()}, keys_to_update=["b"])

@@ -58,6 +58,15 @@ def test_no_written_row_is_missed_whenever_one_looks(kind, steps):
         total += len(slots)
 
 
+def test_what_was_not_accepted_is_told_again():
+    storage, reader = filled("packed"), JournalReader()
+    first, position = reader.unread(storage.control, storage.journal)
+    storage.append(rows([5]))
+    assert first.tolist() == [0, 1, 2] and reader.unread(storage.control, storage.journal)[0].tolist() == [0, 1, 2, 3]
+    reader.accept(position)
+    assert reader.catch_up(storage.control, storage.journal).tolist() == [3]
+
+
 @pytest.mark.parametrize("kind", STORAGES)
 def test_readers_do_not_disturb_each_other(kind):
     storage, one, other = filled(kind), JournalReader(), JournalReader()

@@ -18,8 +18,6 @@ from torchrb import updates
 from torchrb.collate import stack_records
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
-from torchrb.storages.indexing import resolve
-from torchrb.storages.structure import as_path
 from torchrb.writers import RoundRobinWriter, TensorDictRoundRobinWriter, Writer
 
 _Part = TypeVar("_Part")
@@ -37,6 +35,7 @@ class ReplayBuffer:
             (`ListStorage`) are stacked where that is possible, other batches are returned as they are.
         batch_size: records in a sample; can be given to `sample` instead.
         generator: a `torch.Generator` to take seeds from; default: torch's global one.
+        shared: several processes will use this buffer; see `share`.
 
     The same seed and the same history draw the same records, whatever backend serves them. Writing copies; what is
     returned belongs to the caller. Calls from several threads are safe.
@@ -62,14 +61,17 @@ class ReplayBuffer:
         collate_fn: Callable[[Any], Any] | None = None,
         batch_size: int | None = None,
         generator: torch.Generator | None = None,
+        shared: bool = False,
     ) -> None:
         self._storage = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
         self._sampler = _made("sampler", sampler, Sampler, RandomSampler)
         self._writer = _made("writer", writer, Writer, self._default_writer)
         self._writer.register_storage(self._storage)
-        self._collate_fn = collate_fn or _default_collate(self._storage)
+        self._read_from = (self._storage, collate_fn or _default_collate(self._storage))  # which belong together
         self._batch_size = None if batch_size is None else _checked_batch_size(batch_size, type(self).__name__)
         self.generator = generator
+        if shared:
+            self.share()
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
 
@@ -137,12 +139,7 @@ class ReplayBuffer:
 
     def set_at_(self, key: Any, value: Any, index: Any) -> ReplayBuffer:
         """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
-        storage = self._storage
-        with storage.lock:
-            slots = resolve(index, storage.extent, storage.device, "set_at_")
-            if not slots.shape:
-                value = torch.as_tensor(value).unsqueeze(0) if not isinstance(value, str | None) else [value]
-            storage.write_fields(slots.flat, {key: value}, "set_at_")
+        self._storage.set_fields(index, {key: value}, "set_at_")
         return self
 
     def update_(
@@ -150,21 +147,16 @@ class ReplayBuffer:
     ) -> ReplayBuffer:
         """Overwrite fields of all records: each value is ``[len(self), ...]``. Records keep their handles.
 
-        ``keys_to_update``: only these fields. Values are copied whether or not ``clone`` is asked for.
+        ``keys_to_update``: only these fields; a key of a nested tensordict names all that is in it. Values are copied
+        whether or not ``clone`` is asked for.
         """
         fields = updates.fields_of(self._writer.prepared(input_dict_or_td), "update_")
         if keys_to_update is not None:
-            given = {as_path(key): key for key in fields}
-            unknown = [key for key in keys_to_update if as_path(key) not in given]
-            if unknown:
-                raise KeyError(f"update_: keys_to_update names {unknown}, got fields {list(fields)}.")
-            fields = {given[as_path(key)]: fields[given[as_path(key)]] for key in keys_to_update}
+            fields = updates.only(fields, keys_to_update, "update_")
         return self._set_everywhere(fields, "update_")
 
     def _set_everywhere(self, fields: Mapping[Any, Any], call: str) -> ReplayBuffer:
-        storage = self._storage
-        with storage.lock:
-            storage.write_fields(torch.arange(len(storage), device=storage.device), fields, call)
+        self._storage.set_fields(slice(None), fields, call)
         return self
 
     def write_all(self, data: Any, end: int | None = None) -> None:
@@ -172,6 +164,8 @@ class ReplayBuffer:
         whole = isinstance(data, Mapping | tuple) and not isinstance(
             self._storage, ListStorage
         )  # a pytree, not records
+        if end is not None and not hasattr(end, "__index__"):
+            raise TypeError(f"write_all: end must be an int or None, got {end!r}.")
         self[: len(pytree.tree_leaves(data)[0] if whole else data) if end is None else end] = data
 
     def __setitem__(self, index: Any, data: Any) -> None:
@@ -189,7 +183,7 @@ class ReplayBuffer:
         num = self._batch_size if batch_size is None else _checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
-        storage = self._storage
+        storage, collate = self._read_from
         with storage.lock:
             slots, drawn = self._sampler.sample(storage, num, self.generator)
             data, generations = storage.read(slots)
@@ -197,7 +191,7 @@ class ReplayBuffer:
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
-        data = self._finished(self._collate_fn(data), info)
+        data = self._finished(collate(data), info)
         if not return_info:
             return data
         return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
@@ -213,16 +207,18 @@ class ReplayBuffer:
         return next(iter(self))
 
     def __getitem__(self, index: Any) -> Any:
-        storage = self._storage
+        storage, collate = self._read_from
         with storage.lock:
-            slots = resolve(index, storage.extent, storage.device, "ReplayBuffer[...]")
+            slots = storage.locate(index, "ReplayBuffer[...]")
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
-            data = self._collate_fn(data)
+            data = collate(data)
         return self._finished(data, {"index": slots.flat.view(slots.shape).clone()})
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """The first ``end`` records (default: all) in slot order."""
+        if end is not None and not hasattr(end, "__index__"):
+            raise TypeError(f"read_all_in_order: end must be an int or None, got {end!r}.")
         return self[:end]
 
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
@@ -300,10 +296,67 @@ class ReplayBuffer:
 
     def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
         """Put another storage in, with ``collate_fn`` or the default one for it; returns the one that was there."""
-        previous, self._storage = self._storage, _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
+        made = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
+        if self.shared:
+            made.share()
+        previous, self._storage = self._storage, made
         self._writer.register_storage(self._storage, replace=True)
-        self._collate_fn = collate_fn or _default_collate(self._storage)
+        self._read_from = (self._storage, collate_fn or _default_collate(self._storage))
         return previous
+
+    # --- other processes
+
+    def share(self, shared: bool = True) -> ReplayBuffer:
+        """Let several processes use this buffer; returns it. ``ReplayBuffer(shared=True)`` does so from the start.
+
+        The storage moves into shared memory (call this before other threads use the buffer). From then on it goes to
+        other processes as an argument of a `torch.multiprocessing` process, or through one of its queues and pipes.
+        Nothing is copied: what one process writes, the next draw of every other one sees; handles name the same record
+        everywhere; the first batch may come from any of them. Calls of several processes take turns.
+
+        Each process has a sampler of its own, and a generator that starts where this one stood: seed it there, or both
+        draw the same. When a process is killed in the middle of a write, records that it had not finished are lost, and
+        the next call of another process says so (RuntimeWarning) and goes on without them.
+
+        A forked process inherits no threads, so if its parent had used torch on several it hangs in large operations,
+        here as everywhere in torch: spawn it, or call ``torch.set_num_threads(1)`` in it first.
+
+        TypeError for storages that cannot be shared: those of Python objects (`ListStorage`, `LazyStackStorage`), with
+        strings among the fields, or on a GPU. ValueError for ``shared=False`` once it is shared.
+
+        >>> import torch
+        >>> import torch.multiprocessing as mp
+        >>> from torchrb import LazyTensorStorage, ReplayBuffer
+        >>> rb = ReplayBuffer(storage=LazyTensorStorage(10), shared=True, batch_size=2)
+        >>> actor = mp.get_context("spawn").Process(target=rb.extend, args=(torch.arange(3),))
+        >>> actor.start()
+        >>> actor.join()
+        >>> rb[:]
+        tensor([0, 1, 2])
+        """
+        if shared:
+            self._storage.share()
+        elif self.shared:
+            raise ValueError("share: a storage stays shared once it is. Extend another one with its records, rb[:].")
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state, generator = dict(self.__dict__), self.generator
+        if generator is not None:  # as bytes: torch lets go of a state that it sends to a process before it is there
+            state["generator"] = (str(generator.device), generator.get_state().numpy().tobytes())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.generator is not None:
+            device, numbers = state["generator"]
+            self.generator = torch.Generator(device)
+            self.generator.set_state(torch.frombuffer(bytearray(numbers), dtype=torch.uint8))
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may use this buffer's storage."""
+        return self._storage.shared
 
     def __repr__(self) -> str:
         parts = f"storage={self._storage}, sampler={self._sampler}, writer={self._writer}"
@@ -369,4 +422,8 @@ def _checked_batch_size(batch_size: int, call: str) -> int:
 
 
 def _default_collate(storage: Storage) -> Callable[[Any], Any]:
-    return stack_records if isinstance(storage, ListStorage) else lambda data: data
+    return stack_records if isinstance(storage, ListStorage) else _as_it_is
+
+
+def _as_it_is(data: Any) -> Any:
+    return data

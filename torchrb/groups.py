@@ -45,7 +45,7 @@ class GroupIndex:
         if self._on_gpu:
             storage.lock.owns(self.state)
         # As with the storage's counters: on a CPU a view, which costs a fraction of Tensor.item.
-        self._numbers = memoryview(self.state.numpy()) if storage.device.type == "cpu" else None
+        self._numbers = self.state.numpy().data if storage.device.type == "cpu" else None
         self._digests: _Digests | None = None
 
     @property

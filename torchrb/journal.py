@@ -46,8 +46,19 @@ class JournalReader:
         """The distinct slots written since the last call, int64, ascending; None when that is more than the ring
         holds, and everything must be taken as changed.
         """
+        slots, position = self.unread(control, journal)
+        self.accept(position)
+        return slots
+
+    def unread(self, control: Tensor, journal: Tensor) -> tuple[Tensor | None, int]:
+        """What `catch_up` would tell, and the position to `accept` once it was dealt with: until then it is told again,
+        so a reader that is cut off half-way misses nothing.
+        """
         head, size = int(control[CONTROL_JOURNAL]), journal.shape[0]
-        start, self._position = self._position, head
-        if head - start > size:
-            return None
-        return torch.unique(journal[torch.arange(start, head, device=journal.device) % size])
+        if head - self._position > size:
+            return None, head
+        return torch.unique(journal[torch.arange(self._position, head, device=journal.device) % size]), head
+
+    def accept(self, position: int) -> None:
+        """Go on from here."""
+        self._position = position

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrb.ops.schemas import ORDERED_DTYPES, STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
 from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
-from torchrb.storages.tensor import LazyTensorStorage
+from torchrb.storages.tensor import Fields, LazyTensorStorage
 from torchrb.storages.transfer import moved
 
 _CALL = "update_if_present"
@@ -77,7 +77,7 @@ class Plan(NamedTuple):
     asked: Tensor
     slots: Tensor
     generations: Tensor
-    fields: tuple[list[int], list[Tensor], list[int], list[list[Any]]]
+    fields: Fields
     version_leaf: int | None
     version: Tensor | None
     require_newer: bool
@@ -172,6 +172,18 @@ def fields_of(fields: Any, call: str) -> dict[Any, Any]:
                 raise ValueError(f"{call}: field {path!r} is named twice.")
             leaves[path] = leaf
     return leaves
+
+
+def only(fields: Mapping[Any, Any], keys: Sequence[Any], call: str) -> dict[Any, Any]:
+    """The fields that keys name, by themselves or by a field they are nested in. KeyError for a key that names none."""
+    chosen: dict[Any, Any] = {}
+    for key in keys:
+        path = as_path(key)
+        named = {field: value for field, value in fields.items() if as_path(field)[: len(path)] == path}
+        if not named:
+            raise KeyError(f"{call}: keys_to_update names {key!r}, got fields {list(fields)}.")
+        chosen |= named
+    return chosen
 
 
 def _version_for(storage: LazyTensorStorage, number: int, key: Any, version: Any, num: int) -> Tensor:

@@ -20,6 +20,7 @@ struct IndexUpdate {
   const int64_t* journal;  // [ring]
   int64_t ring;
   bool rebuild;
+  int64_t block_entries = kBlockEntries;  // what one block does alone
 };
 
 // Which entries a thread has: first, first + step, ...
@@ -31,28 +32,24 @@ __device__ inline Stride stride_of_grid() {
   return {static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, static_cast<int64_t>(gridDim.x) * blockDim.x};
 }
 
-// What every phase does: visit the rows of this thread's entries.
-//
-// A row's ticket says whose it is: the last of the entries that name it, plus 1, so that a row noted twice is handled
-// once; negative while the row is on its way from one group to another; 0 when the row is done with.
+// A row's mark: kNoted from when the journal named it, so that a row named twice is handled once; kMoving while it is
+// on its way from one group to another; else 0.
+enum : int32_t { kNoted = 1, kMoving = -1 };
+
+// Visits the rows that the journal named, or all. The entries themselves are read only once: a writer may overwrite
+// them meanwhile.
 template <typename Visit>
-__device__ inline void for_entries(const IndexUpdate& update, const Stride& stride, const Visit& visit) {
+__device__ inline void for_noted(const IndexUpdate& update, const Stride& stride, const Visit& visit) {
   const IndexHead& head = *update.links.head;
-  for (int64_t entry = stride.first; entry < head.num; entry += stride.step) {
-    int64_t slot = entry;
-    if (head.all == 0) {
-      const uint64_t place = static_cast<uint64_t>(head.begin + entry) % static_cast<uint64_t>(update.ring);
-      slot = load_relaxed(update.journal + place);
-    }
-    if (update.links.holds(slot)) visit(slot, static_cast<int32_t>(entry + 1));
-  }
+  const int64_t num = head.all != 0 ? update.links.capacity : load_relaxed(&head.noted);
+  for (int64_t i = stride.first; i < num; i += stride.step) visit(head.all != 0 ? i : update.links.noted[i]);
 }
 
 // As above, for the rows on their way.
 template <typename Visit>
 __device__ inline void for_moving(const IndexUpdate& update, const Stride& stride, const Visit& visit) {
-  for_entries(update, stride, [&](int64_t slot, int32_t ticket) {
-    if (load_relaxed(&update.links.tickets[slot]) == -ticket) visit(slot);
+  for_noted(update, stride, [&](int64_t slot) {
+    if (load_relaxed(&update.links.marks[slot]) == kMoving) visit(slot);
   });
 }
 
@@ -61,14 +58,23 @@ __device__ inline void begin_update(const IndexUpdate& update) {
   IndexHead& head = *update.links.head;
   const int64_t position = update.state[kIndexPosition];
   head.end = load_acquire(update.control + kControlJournal);
-  head.all = update.rebuild || head.end - position > update.ring ? 1 : 0;
+  head.all = update.rebuild || position < 0 || head.end - position > update.ring ? 1 : 0;
   head.begin = position;
   head.num = head.all != 0 ? update.links.capacity : head.end - position;
+  store_relaxed(&head.noted, 0);
 }
 
-__device__ inline void note_tickets(const IndexUpdate& update, const Stride& stride) {
-  if (update.links.head->all != 0) return;  // every row is named once
-  for_entries(update, stride, [&](int64_t slot, int32_t ticket) { atomicMax(&update.links.tickets[slot], ticket); });
+// Lists the rows that the journal names. Not where all rows are looked at: each is there once.
+__device__ inline void list_rows(const IndexUpdate& update, const Stride& stride) {
+  const GroupLinks& links = update.links;
+  const IndexHead& head = *links.head;
+  if (head.all != 0) return;
+  for (int64_t entry = stride.first; entry < head.num; entry += stride.step) {
+    const auto place = static_cast<uint64_t>(head.begin + entry) % static_cast<uint64_t>(update.ring);
+    const int64_t slot = load_relaxed(update.journal + place);
+    if (!links.holds(slot) || atomicExch(&links.marks[slot], kNoted) != 0) continue;
+    links.noted[atomicAdd(&links.head->noted, 1)] = static_cast<int32_t>(slot);
+  }
 }
 
 // What a row is now.
@@ -104,8 +110,7 @@ __device__ inline int64_t head_of(const GroupLinks& links, int64_t row) {
 // Decides which rows have to move, and counts them out of where they are. Lists and chains stay as they are.
 __device__ inline void look_at_rows(const IndexUpdate& update, const Stride& stride) {
   const GroupLinks& links = update.links;
-  for_entries(update, stride, [&](int64_t slot, int32_t ticket) {
-    if (links.head->all == 0 && load_relaxed(&links.tickets[slot]) != ticket) return;
+  for_noted(update, stride, [&](int64_t slot) {
     GroupLinks::Row& row = links.rows[slot];
     const bool inside = row.previous != GroupLinks::kNowhere;
     const bool outcast = inside && load_relaxed(&row.size) == GroupLinks::kOutcast;
@@ -114,7 +119,7 @@ __device__ inline void look_at_rows(const IndexUpdate& update, const Stride& str
       same = (place == 0 || same) && links.key(slot)[place] == word;
     });
     const bool stays = !inside ? !now.live : outcast ? now.live && !now.numbers : now.live && now.numbers && same;
-    store_relaxed(&links.tickets[slot], stays ? 0 : -ticket);
+    store_relaxed(&links.marks[slot], static_cast<int32_t>(stays ? 0 : kMoving));
     if (stays || !inside) return;
     if (outcast) {
       atomicAdd(&links.rows[links.capacity].size, -1);
@@ -133,7 +138,7 @@ __device__ inline void look_at_rows(const IndexUpdate& update, const Stride& str
 // leaves, its `next` becomes the new head.
 __device__ inline void cut_runs(const IndexUpdate& update, const Stride& stride) {
   const GroupLinks& links = update.links;
-  const auto leaves = [&](int32_t row) { return load_relaxed(&links.tickets[row]) < 0; };
+  const auto leaves = [&](int32_t row) { return load_relaxed(&links.marks[row]) == kMoving; };
   for_moving(update, stride, [&](int64_t slot) {
     GroupLinks::Row& row = links.rows[slot];
     const int32_t previous = load_relaxed(&row.previous);
@@ -158,7 +163,7 @@ __device__ inline void mend_chains(const IndexUpdate& update, const Stride& stri
     for (int32_t group = *link; group != 0;) {
       GroupLinks::Row& old = links.rows[group - 1];
       const int32_t after = old.chain;
-      if (load_relaxed(&links.tickets[group - 1]) < 0) {
+      if (load_relaxed(&links.marks[group - 1]) == kMoving) {
         group = load_relaxed(&old.next);
         if (group != 0) links.rows[group - 1].size = load_relaxed(&old.size);
       }
@@ -223,14 +228,16 @@ __device__ inline void enter_rows(const IndexUpdate& update, const Stride& strid
     const Present now = look_at_key(update, slot, [&](int64_t place, int64_t word) { links.key(slot)[place] = word; });
     if (now.live && now.numbers) enter_group(links, slot);
     if (now.live && !now.numbers) join(links, links.capacity, slot, GroupLinks::kOutcast);
-    store_relaxed(&links.tickets[slot], 0);
+    store_relaxed(&links.marks[slot], 0);
   });
 }
 
 // What the update came to. One thread, after all others.
 __device__ inline void end_update(const IndexUpdate& update) {
   const IndexHead& head = *update.links.head;
-  // Writers on other streams may have overwritten entries that were still to be read: then all rows, next time.
+  // Writers on other streams may have overwritten entries that were still to be read: then all rows, next time. Who
+  // writes entries holds the lock until the journal's position has moved.
+  while (load_acquire(update.control + kControlLock) != 0) __nanosleep(kSpinNanoseconds);
   const bool overrun = head.all == 0 && load_acquire(update.control + kControlJournal) - head.begin > update.ring;
   update.state[kIndexPosition] = overrun ? head.begin - update.ring : head.end;
   update.state[kIndexGroups] = load_relaxed(&head.groups);
@@ -246,9 +253,9 @@ static __global__ void group_index_begin_kernel(const IndexUpdate update) {
   if (threadIdx.x == 0) begin_update(update);
   __syncthreads();
   const int64_t num = head.num;
-  if (num > kBlockEntries) return;
+  if (num > update.block_entries) return;
   if (num > 0) {
-    note_tickets(update, stride);
+    list_rows(update, stride);
     __syncthreads();
     look_at_rows(update, stride);
     __syncthreads();
@@ -271,7 +278,7 @@ template <IndexPhase phase>
 __global__ void group_index_phase_kernel(const IndexUpdate update) {
   if (update.links.head->num == 0) return;
   const Stride stride = stride_of_grid();
-  if (phase == IndexPhase::kNote) note_tickets(update, stride);
+  if (phase == IndexPhase::kNote) list_rows(update, stride);
   if (phase == IndexPhase::kLook) look_at_rows(update, stride);
   if (phase == IndexPhase::kCut) cut_runs(update, stride);
   if (phase == IndexPhase::kMend) mend_chains(update, stride);
@@ -287,18 +294,20 @@ static __global__ void group_index_enter_kernel(const IndexUpdate update) {
   if (threadIdx.x != 0 || atomicAdd(&head.done, 1) != static_cast<int32_t>(gridDim.x) - 1) return;
   __threadfence();
   end_update(update);
-  head.done = 0;
+  store_relaxed(&head.done, 0);
 }
 
-inline cudaError_t group_index_update_launch(const IndexUpdate& update, cudaStream_t stream) {
-  cudaError_t status = launch(group_index_begin_kernel, 1, kIndexBlockThreads, 0, stream, update);
+// `threads`: of a block of the longer updates; the block that works alone has twice as many.
+inline cudaError_t group_index_update_launch(const IndexUpdate& update, cudaStream_t stream,
+                                             unsigned threads = kIndexThreads) {
+  cudaError_t status = launch(group_index_begin_kernel, 1, 2 * threads, 0, stream, update);
   const int64_t most = std::max(update.links.capacity, update.ring);
-  if (most <= kBlockEntries) return status;
-  const unsigned grid = std::min(blocks_for(most, kIndexThreads), kMostIndexBlocks);
+  if (most <= update.block_entries) return status;
+  const unsigned grid = std::min(blocks_for(most, threads), kMostIndexBlocks);
   for (const auto kernel : {group_index_phase_kernel<IndexPhase::kNote>, group_index_phase_kernel<IndexPhase::kLook>,
                             group_index_phase_kernel<IndexPhase::kCut>, group_index_phase_kernel<IndexPhase::kMend>,
                             group_index_enter_kernel}) {
-    if (status == cudaSuccess) status = launch(kernel, grid, kIndexThreads, 0, stream, update);
+    if (status == cudaSuccess) status = launch(kernel, grid, threads, 0, stream, update);
   }
   return status;
 }

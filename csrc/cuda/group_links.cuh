@@ -15,7 +15,8 @@ struct IndexHead {
   int64_t begin, num, end;  // of the journal's entries, or of all rows; `end` is the journal's position
   int32_t all;
   int32_t groups, singletons;
-  int32_t done;  // blocks
+  int32_t noted;  // rows named by the journal's entries
+  int32_t done;   // blocks
 };
 
 class GroupLinks {
@@ -35,12 +36,13 @@ class GroupLinks {
   };
 
   int64_t capacity, num_words, num_buckets;
-  int64_t* keys;     // [capacity, num_words]
-  IndexHead* head;   // what comes first in the links
-  Row* rows;         // [capacity + 1]
-  int32_t* tickets;  // [capacity + 1]: see group_index_update.cuh
-  Bucket* buckets;   // [num_buckets]
-  int32_t* counts;   // groups of each bucket, then of each kFan buckets, then of kFan of those, ...
+  int64_t* keys;    // [capacity, num_words]
+  IndexHead* head;  // what comes first in the links
+  Row* rows;        // [capacity + 1]
+  int32_t* marks;   // [capacity + 1]: see group_index_update.cuh
+  int32_t* noted;   // [capacity]: the rows that an update looks at
+  Bucket* buckets;  // [num_buckets]
+  int32_t* counts;  // groups of each bucket, then of each kFan buckets, then of kFan of those, ...
   int shift;
 
   static constexpr int64_t kFan = 32;  // counts that a warp looks at together
@@ -53,9 +55,10 @@ class GroupLinks {
         keys(key_words),
         head(reinterpret_cast<IndexHead*>(links)),
         rows(reinterpret_cast<Row*>(links + kHeadInts)),
-        tickets(links + kHeadInts + 4 * (num_rows + 1)),
-        buckets(reinterpret_cast<Bucket*>(links + kHeadInts + 5 * (num_rows + 1))),
-        counts(links + kHeadInts + 5 * (num_rows + 1) + 2 * num_buckets) {
+        marks(links + kHeadInts + 4 * (num_rows + 1)),
+        noted(links + kHeadInts + 5 * (num_rows + 1)),
+        buckets(reinterpret_cast<Bucket*>(links + kHeadInts + 6 * (num_rows + 1))),
+        counts(links + kHeadInts + 6 * (num_rows + 1) + 2 * num_buckets) {
     int bits = 0;
     while ((int64_t{1} << bits) < num_buckets) ++bits;
     shift = 64 - bits;
@@ -63,7 +66,7 @@ class GroupLinks {
 
   // How many int32 an index of `capacity` rows takes.
   static int64_t size(int64_t capacity) {
-    int64_t ints = kHeadInts + 5 * (capacity + 1) + 2 * buckets_for(capacity);
+    int64_t ints = kHeadInts + 6 * (capacity + 1) + 2 * buckets_for(capacity);
     for (int64_t num = buckets_for(capacity);; num = (num + kFan - 1) / kFan) {
       ints += num;
       if (num <= kFan) return ints;

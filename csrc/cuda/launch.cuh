@@ -17,15 +17,7 @@ namespace torchrb {
 
 // Tunables: threads in a block.
 inline constexpr unsigned kAdvantageThreads = 64;  // a thread is a group, and groups are few: rather more blocks
-inline constexpr unsigned kDrawThreads = 256;
-inline constexpr unsigned kRowThreads = 128;      // lanes of a warp, or a warp, are a row; few, so that rows spread out
-inline constexpr unsigned kLongRowThreads = 256;  // a block is a row
-inline constexpr unsigned kSlotThreads = 256;     // a thread is a row of the batch, or a slot
-inline constexpr unsigned kMostRowBlocks = 4096;  // some waves on the largest GPUs; rows beyond are strided over
-inline constexpr unsigned kMostSlotBlocks = 256;  // rows or slots beyond are strided over
-inline constexpr int64_t kLongRowPieces = 2048;   // pieces of a row, 16 bytes at most, from which on it gets a block
 inline constexpr unsigned kIndexThreads = 256;
-inline constexpr unsigned kIndexBlockThreads = 512;  // of the one block that does a short update
 inline constexpr unsigned kMostIndexBlocks = 1024;
 inline constexpr int64_t kBlockEntries = 4096;   // of the journal, that one block does sooner than six launches
 inline constexpr unsigned kSampleThreads = 128;  // a warp is a group
@@ -37,6 +29,13 @@ inline constexpr int64_t kScanRows = 256, kScanShare = 64;
 inline constexpr unsigned kBalancedThreads = 128;  // a block is a group
 inline constexpr unsigned kMostBalancedBlocks = 512;
 inline constexpr int64_t kBalancedMemory = int64_t{256} << 20;  // scratch of all blocks together, if one needs no more
+inline constexpr unsigned kDrawThreads = 256;
+inline constexpr unsigned kRowThreads = 128;      // lanes of a warp, or a warp, are a row; few, so that rows spread out
+inline constexpr unsigned kLongRowThreads = 256;  // a block is a row
+inline constexpr unsigned kSlotThreads = 256;     // a thread is a row of the batch, or a slot
+inline constexpr unsigned kMostRowBlocks = 4096;  // some waves on the largest GPUs; rows beyond are strided over
+inline constexpr unsigned kMostSlotBlocks = 256;  // rows or slots beyond are strided over
+inline constexpr int64_t kLongRowPieces = 2048;   // pieces of a row, 16 bytes at most, from which on it gets a block
 
 // Blocks for `num` threads; a kernel strides over what goes beyond the largest grid.
 inline unsigned blocks_for(int64_t num, unsigned threads) {

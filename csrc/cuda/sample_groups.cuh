@@ -241,9 +241,10 @@ static __global__ void sample_large_kernel(const SampleGroups draw) {
   }
 }
 
-inline cudaError_t sample_groups_launch(const SampleGroups& draw, cudaStream_t stream) {
-  const unsigned begin_grid = std::max(1u, std::min(blocks_for(draw.groups, kSampleThreads), kMostSampleBlocks));
-  const unsigned warp_grid = std::min(blocks_for(32 * draw.groups, kSampleThreads), kMostSampleBlocks);
+inline cudaError_t sample_groups_launch(const SampleGroups& draw, cudaStream_t stream,
+                                        unsigned most_blocks = kMostSampleBlocks) {
+  const unsigned begin_grid = std::max(1u, std::min(blocks_for(draw.groups, kSampleThreads), most_blocks));
+  const unsigned warp_grid = std::min(blocks_for(32 * draw.groups, kSampleThreads), most_blocks);
   const size_t warps = kSampleThreads / 32;
   const bool sums = draw.strategy == kVariance;
   cudaError_t status = launch(sample_begin_kernel, begin_grid, kSampleThreads, 0, stream, draw);
@@ -256,7 +257,7 @@ inline cudaError_t sample_groups_launch(const SampleGroups& draw, cudaStream_t s
   if (status != cudaSuccess || draw.links.capacity <= 32) return status;
   const size_t bytes = shared_bytes<Candidate>(kSharedRows) + (sums ? shared_bytes<double>(2 * kSharedRows) : 0) +
                        shared_bytes<int32_t>(4);
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(draw.groups, kMostSampleBlocks));
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(draw.groups, most_blocks));
   return launch(sample_large_kernel, grid, kLargeGroupThreads, bytes, stream, draw);
 }
 

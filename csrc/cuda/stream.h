@@ -16,6 +16,7 @@ namespace torchrb {
 // The current stream of the tensor's device, as torch sees it.
 inline cudaStream_t current_stream(const torch::stable::Tensor& tensor, const char* op) {
   void* stream = nullptr;
+  check(tensor.is_cuda(), op, "every tensor must be on the same GPU, got some on the CPU.");
   check(aoti_torch_get_current_cuda_stream != nullptr, op, "this torch has no CUDA.");
   check(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream) == AOTI_TORCH_SUCCESS, op,
         "torch has no current stream for device ", tensor.get_device_index(), ".");

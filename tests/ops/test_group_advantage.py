@@ -89,6 +89,36 @@ def test_a_far_offset_does_not_drown_the_differences(kind):
     torch.testing.assert_close(far, near, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("power", [-1070, -1000, -600, -452, -448, 478, 482, 600, 1000, 1020])
+@pytest.mark.parametrize("kind", KINDS)
+def test_returns_of_any_magnitude_have_the_advantages_of_their_scaled_copies(kind, power):
+    """A power of two is exact, so that all but the last bits of what ends below the smallest normal number agree."""
+    near = torch.randint(0, 8, (100, 8)).double()
+    near[0] = torch.arange(8)
+    far = near * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
+    epsilon = 0.0 if power < 0 else 1e-8
+    got, expected = ops.group_advantage(far, kind, epsilon), ops.group_advantage(near, kind, 0.0)
+    if kind != STD:
+        expected = expected * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
+    assert torch.isfinite(got).all()
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=0 if power > -1022 else 2.0**-1074)
+    assert torch.equal(bits(got), bits(reference_returns.group_advantage(far, kind, epsilon)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ends_of_float64_give_what_float64_can_hold(kind):
+    most = torch.finfo(torch.float64).max
+    returns = torch.tensor([[most, -most, NAN], [most, most, most], [most, 0.0, -most]], dtype=torch.float64)
+    got = ops.group_advantage(returns, kind, 1e-8)
+    expected = {
+        STD: [[0.5**0.5, -(0.5**0.5), 0.0], [0.0] * 3, [1.0, 0.0, -1.0]],
+        MEAN: [[most, -most, 0.0], [0.0] * 3, [most, 0.0, -most]],
+        LEAVE_ONE_OUT: [[INF, -INF, 0.0], [0.0] * 3, [INF, 0.0, -INF]],
+    }[kind]
+    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0)
+    assert torch.equal(bits(got), bits(reference_returns.group_advantage(returns, kind, 1e-8)))
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (0, 0)])
 def test_nothing_in_nothing_out(shape):
     assert ops.group_advantage(torch.zeros(shape), STD, 1e-8).shape == shape
@@ -104,7 +134,7 @@ def test_opcheck_and_compile():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_cuda_agrees_bit_for_bit(kind, dtype):
-    for n in (1, 8, 33, 257):
-        returns = random_returns(1000, n, dtype)
+    for n, power in itertools.product((1, 8, 33, 257), (0, 1000, -1000)):
+        returns = random_returns(1000, n, dtype) * 2.0**power
         got = ops.group_advantage(returns.cuda(), kind, 1e-8).cpu()
         assert torch.equal(bits(got), bits(reference_returns.group_advantage(returns, kind, 1e-8)))

@@ -26,17 +26,30 @@ _REFERENCE = "ops/reference*.py"
 BUGS = [
     Bug(
         1, "a structure is learned from a batch that is then refused", "storages/tensor.py",
-        "        rows = structure.flatten(batch, self.device, call)\n",
+        "        structure = self.structure or structure_of(batch, self.device, call)\n",
+        "        structure = self.structure or structure_of(batch, self.device, call)\n"
         "        if self.structure is None:\n"
         "            self._records, self.structure = self._allocate(structure), structure\n"
-        "            self._objects = [[None] * self.max_size for _ in structure.object_keys]\n"
-        "        rows = structure.flatten(batch, self.device, call)\n",
+        "            self._objects = [[None] * self.max_size for _ in structure.object_keys]\n",
         "test_a_bad_first_batch_leaves_no_structure",
     ),
     Bug(
         1, "too few records are noticed only while they are written", "storages/tensor.py",
-        "if expected not in (None, rows.num):", "if expected is not None and rows.num > expected:",
+        "if given != slots.shape[0]:", "if given > slots.shape[0]:",
         "test_a_wrong_number_of_records_changes_nothing",
+    ),
+    Bug(
+        1, "slots are looked up before the data is copied", "storages/base.py",
+        "            taken = self._take(data, is_single(index), call)\n"
+        "            self._put(resolve(index, len(self), self.device, call).flat, taken, call)\n",
+        "            slots = resolve(index, len(self), self.device, call).flat\n"
+        "            self._put(slots, self._take(data, is_single(index), call), call)\n",
+        "test_a_record_is_not_written_where_the_buffer_was_emptied_meanwhile",
+    ),
+    Bug(
+        1, "objects of a write that is cut off are forgotten", "storages/staging.py",
+        "if position is None or self._position() != position else None", "if position is None else None",
+        "test_growing_without_a_bound_loses_nothing",
     ),
     Bug(
         1, "a draw takes its seed before it knows that it can be made", "samplers/prompt_group.py",
@@ -55,8 +68,55 @@ BUGS = [
         "test_writers_updaters_and_readers_on_one_buffer",
     ),
     Bug(
+        2, "a draw lets the lock go before its rows are read", "buffer.py",
+        "            data, generations = storage.read(slots)\n        self._sampler.notice",
+        "        data, generations = storage.read(slots)\n        self._sampler.notice",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a record's text is put beside it when the lock is gone", "storages/tensor.py",
+        "            self._keep_objects(range(len(self._objects)), slots, rows.objects)\n            return slots, gen",
+        "        self._keep_objects(range(len(self._objects)), slots, rows.objects)\n        return slots, gen",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a patch asks whether its slot is live, and not for its generation", _REFERENCE,
+        " & ((words >> SLOT_COUNT_SHIFT) - 1 == generations)", "",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "an older version takes the place of a newer one", _REFERENCE,
+        "accepted = live & ~_is_nan(version) & (newer | _is_nan(stored))", "accepted = live & ~_is_nan(version)",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "of two patches for one record in a call both are reported as written", _REFERENCE,
+        "        status[live & ~wins] = schemas.SUPERSEDED\n", "",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "a patch is decided before it has the lock", "updates.py",
+        "    status = plan.storage.update_if(\n",
+        "    plan.storage.lock.release()\n"
+        "    there = plan.storage.generations(plan.slots) == plan.generations\n"
+        "    plan.storage.lock.acquire()\n"
+        "    plan = plan._replace(generations=torch.where(there, plan.storage.generations(plan.slots), -2))\n"
+        "    status = plan.storage.update_if(\n",
+        "test_nothing_is_torn_lost_or_mistaken",
+    ),
+    Bug(
+        2, "processes do not wait for each other", "storages/process_lock.py",
+        "                fcntl.flock(self._fd, fcntl.LOCK_EX)\n", "",
+        "test_processes_that_write_patch_and_draw_at_once",
+    ),
+    Bug(
+        2, "what a killed process left half-written counts as a record", "storages/repair.py",
+        "    _retire(words, torn)\n", "    words[torn] &= ~SLOT_BUSY\n",
+        "test_a_process_killed_in_the_middle_of_a_write_loses_only_what_it_was_writing",
+    ),
+    Bug(
         3, "emptying forgets the counts", _REFERENCE,
-        "words[live] = ((words[live] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT", "words[live] = 0",
+        "((words[live] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT", "0 * words[live]",
         "test_what_was_emptied_or_written_back_is_not_the_old_record",
     ),
     Bug(
@@ -66,7 +126,8 @@ BUGS = [
     ),
     Bug(
         3, "writing a whole record at an index leaves its handle good", "storages/tensor.py",
-        "rows.values, True", "rows.values, False",
+        "args = (records.tables, self.control, self.journal, records.layout, slots, rows.values, True)",
+        "args = (records.tables, self.control, self.journal, records.layout, slots, rows.values, False)",
         "test_writing_a_whole_record_retires_the_handle_it_had",
     ),
     Bug(
@@ -76,23 +137,28 @@ BUGS = [
     ),
     Bug(
         4, "writes of single fields are not noted in the journal", _REFERENCE,
-        "_note(journal, control, slots[inside])", "_note(journal, control, slots[inside] if renew else slots[:0])",
+        "_note(journal, counters, slots[inside])", "_note(journal, counters, slots[inside] if renew else slots[:0])",
         "test_a_draw_sees_groups_and_rewards_changed_in_place",
     ),
     Bug(
         4, "conditional updates are not noted in the journal", _REFERENCE,
-        "_note(journal, control, slots[wins])", "_note(journal, control, slots[:0])",
+        "_note(journal, counters, slots[wins])", "_note(journal, counters, slots[:0])",
         "test_a_draw_sees_groups_and_rewards_changed_in_place",
     ),
     Bug(
         4, "emptying is not noted in the journal", _REFERENCE,
-        "_note(journal, control, torch.nonzero(live).view(-1))", "pass",
+        "_note(journal, counters, live)", "[]",
         "test_what_was_emptied_is_neither_counted_nor_drawn",
     ),
     Bug(
         4, "a sampler keeps the index of the storage it saw first", "samplers/prompt_group.py",
         "index.storage is not storage", "False",
         "test_a_sampler_that_is_moved_to_another_storage_forgets_the_first",
+    ),
+    Bug(
+        4, "each process keeps a journal of its own", "storages/sharing.py",
+        "storage.control, storage.journal = self.control, self.journal", "storage.control = self.control",
+        "test_a_draw_sees_what_another_process_wrote_and_patched",
     ),
     Bug(
         5, "seeds come from the global generator", "samplers/base.py",
@@ -129,6 +195,28 @@ BUGS = [
         6, "infinite rewards count as numbers in a variance", _REFERENCE,
         "torch.isfinite(reward) if strategy == _VARIANCE else ~reward.isnan()", "~reward.isnan()",
         "test_variance_counts_infinite_rewards_as_nan",
+    ),
+    Bug(
+        7, "each draw builds the group index anew", "groups.py",
+        "storage.journal, *column, always)", "storage.journal, *column, True)",
+        "test_a_draw_looks_at_the_rows_written_since_the_last_and_at_no_other",
+    ),
+    Bug(
+        7, "an index that is up to date is brought up to date", "groups.py",
+        "if always or numbers[INDEX_POSITION] != self.storage.journal_position:", "if True:",
+        "test_what_a_call_does_depends_neither_on_fields_nor_on_rows",
+    ),
+    Bug(
+        7, "what was read is copied once more, field by field", "storages/tensor.py",
+        "        return self.structure.build(values,",
+        "        return self.structure.build([v.clone() for v in values],",
+        "test_what_a_call_does_depends_neither_on_fields_nor_on_rows",
+    ),
+    Bug(
+        7, "each read looks at every record", "storages/tensor.py",
+        "        return self.structure.build(values,",
+        "        records.tables[0].sum()\n        return self.structure.build(values,",
+        "test_the_memory_that_a_call_touches_does_not_grow_with_the_buffer",
     ),
     Bug(
         7, "a draw asks a GPU whether anything is stored", "samplers/base.py",

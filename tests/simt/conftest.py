@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simt.emulator import Emulated, Schedule, compiler, load
+from tests.simt.build import compiler
+from tests.simt.emulator import Emulated, Schedule, load
 
 # name -> (schedule, sanitizer)
 MODES = {

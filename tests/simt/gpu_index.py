@@ -18,11 +18,14 @@ _HEAD, _FAN = 16, 32
 
 
 class GpuIndex(Index):
-    """Like `Index`, by the kernels of the emulated module."""
+    """Like `Index`, by the kernels of the emulated module. ``block_entries``: up to how many entries of the journal one
+    block handles alone; beyond, they are spread over blocks of ``threads``.
+    """
 
-    def __init__(self, records: Records, key: int, kernels: Any) -> None:
+    def __init__(self, records: Records, key: int, kernels: Any, block_entries: int = 4096, threads: int = 256) -> None:
         super().__init__(records, key)
-        self.kernels = kernels
+        self.kernels, self.block_entries, self.threads = kernels, block_entries, threads
+        self.most_blocks = 4  # of a draw
         self.links = torch.zeros(group_links_size(records.capacity, "cuda"), dtype=torch.int32)
 
     def _call(self, name: str) -> Any:
@@ -34,6 +37,7 @@ class GpuIndex(Index):
         self.kernels.update(
             keys, keys.shape[1], links, keys.shape[0], state, control, journal, journal.shape[0],
             tables[0], tables[0].stride(0), cells, cells.stride(0), nbytes, DTYPES.index(template.dtype), rebuild,
+            self.block_entries, self.threads,
         )  # fmt: skip
 
     def _sample(self, seed, keys, links, tables, leaf, template, groups, per_group, strategy):
@@ -48,7 +52,7 @@ class GpuIndex(Index):
         self.kernels.sample(
             seed, keys, keys.shape[1], links, capacity, tables[0], tables[0].stride(0), cells, cells.stride(0),
             DTYPES.index(template.dtype) if leaf else 0, elements, groups, per_group, strategy,
-            slots, drawn, flags, numbers, rows, sums,
+            slots, drawn, flags, numbers, rows, sums, self.most_blocks,
         )  # fmt: skip
         return slots, drawn, flags
 
@@ -61,8 +65,8 @@ class GpuIndex(Index):
         rest = self.links[_HEAD:].tolist()
         rows = [rest[4 * i : 4 * i + 4] for i in range(capacity + 1)]
         rest = rest[4 * (capacity + 1) :]
-        assert rest[: capacity + 1] == [0] * (capacity + 1), "tickets are given back"
-        rest = rest[capacity + 1 :]
+        assert rest[: capacity + 1] == [0] * (capacity + 1), "no row is on its way between updates"
+        rest = rest[2 * (capacity + 1) :]
         firsts, owners, counts = rest[0 : 2 * num : 2], rest[1 : 2 * num : 2], rest[2 * num :]
         assert owners == [0] * num, "nobody owns a bucket between updates"
 

@@ -41,8 +41,8 @@ def cases(op: str, mode: str, plain: int = 150, sanitized: int = 8) -> Iterator[
 
 def num_rows(chance: random.Random, records: Records, mode: str, also: tuple[int, ...] = ()) -> int:
     """A number of rows. (The thread sanitizer has room for some thousand threads in a launch.)"""
-    long = any(nbytes >= LONG_ROW for nbytes in records.layout[2::3])
-    most = (12 if long else 65) if mode == "thread" else 1000
+    long = sum(records.layout[2::3]) >= LONG_ROW
+    most = (5 if long else 33) if mode == "thread" else 1000
     return chance.choice([num for num in (*EDGES, *also) if num <= most])
 
 

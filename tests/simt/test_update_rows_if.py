@@ -50,6 +50,8 @@ def test_every_bit_is_the_twins(emulated, mode):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_versions_of_every_dtype_tie_and_stand_at_the_ends(emulated, mode, dtype):
+    if mode == "thread" and dtype not in (torch.int64, torch.float16):
+        return  # how numbers are read is no matter of threads
     kernels = emulated("update_rows_if")
     for chance in cases(f"versions {dtype}", mode, plain=12, sanitized=2):
         capacity = chance.choice((1, 5, 40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.ops.cases import lay_out
@@ -28,11 +29,12 @@ def test_every_bit_is_the_twins(emulated, mode):
         assert_like_twin(kernels, records, chosen, slots, values, renew)
 
 
-def test_more_rows_than_a_grid_holds_and_than_a_pass_of_the_last_block(emulated, mode):
+@pytest.mark.parametrize(("num", "width"), [(20_000, 33), (70_000, 1)], ids=["of rows", "of threads"])
+def test_more_than_a_grid_holds_and_than_a_pass_of_the_last_block(emulated, mode, num, width):
     if mode != "forwards":
-        return  # a million threads: nothing new to see in another order
+        return  # some hundred thousand threads: nothing new to see in another order
     kernels = emulated("write_rows")
-    records = lay_out([(torch.uint8, (33,))], 20_000, "packed")
-    slots = torch.arange(20_000).flip(0)
+    records = lay_out([(torch.uint8, (width,))], num, "packed")
+    slots = torch.arange(num).flip(0)
     slots[::100] = 7
-    assert_like_twin(kernels, records, [0], slots, [torch.randint(0, 256, (20_000, 33), dtype=torch.uint8)], True)
+    assert_like_twin(kernels, records, [0], slots, [torch.randint(0, 256, (num, width), dtype=torch.uint8)], True)

@@ -32,7 +32,9 @@ NOW: dict[str, dict[str, str]] = {
         "select": "candidates, *, group_size, keep_return_bounds=None",
     },
     "ReplayBuffer": {
-        "__init__": "*, storage=None, sampler=None, writer=None, collate_fn=None, batch_size=None, generator=None",
+        "__init__": (
+            "*, storage=None, sampler=None, writer=None, collate_fn=None, batch_size=None, generator=None, shared=False"
+        ),
         "add": "data",
         "batch_size": PROPERTY,
         "empty": "empty_write_count=True",
@@ -112,7 +114,6 @@ LATER_PARAMETERS = (
     "transform_factory",
     "dim_extend",
     "consume_after_n_samples",
-    "shared",
     "compilable",
     "delayed_init",
     "service_backend",

@@ -104,6 +104,10 @@ WRITES = {
         lambda rb: rb.writer.write_at(torch.tensor([0, 5]), rows(2)), IndexError, ("write_at", "5")
     ),
     "set past the end": Bad(lambda rb: rb.__setitem__(7, rows(1)[0]), IndexError, ("7", "5 records")),
+    "write_all to a text": Bad(
+        lambda rb: rb.write_all(rows(2), end="x"), TypeError, ("write_all", "end", "int", "'x'")
+    ),
+    "a slice of texts": Bad(lambda rb: rb.__setitem__(slice("a"), rows(2)), TypeError, ("slice", "integers", "'a'")),
     "a mask of another length": Bad(
         lambda rb: rb.__setitem__(torch.tensor([True, False]), rows(1)), IndexError, ("mask", "[5]", "[2]")
     ),
@@ -198,6 +202,10 @@ DRAWS = {
         lambda rb: draw(rb, strategy="variance", reward_key=("next", "r")), KeyError, ("reward_key", "('next', 'r')")
     ),
     "reading past the end": Bad(lambda rb: rb[5], IndexError, ("5 records", "index 5")),
+    "reading up to a text": Bad(
+        lambda rb: rb.read_all_in_order("x"), TypeError, ("read_all_in_order", "end", "int", "'x'")
+    ),
+    "reading a slice of fractions": Bad(lambda rb: rb[0.5:], TypeError, ("slice", "integers", "0.5")),
     "iterating without a batch size": Bad(lambda rb: next(iter(rb)), RuntimeError, ("batch size", "constructor")),
 }
 

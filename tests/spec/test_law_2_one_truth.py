@@ -295,6 +295,24 @@ def test_an_object_that_writes_the_first_batch_is_held_against_it():
     assert rb[:]["n"].tolist() == [1.5]
 
 
+@pytest.mark.parametrize("read", [lambda rb: rb[:2], lambda rb: rb.sample(2)])
+def test_records_are_collated_as_those_of_the_storage_they_came_from(read):
+    rb = ReplayBuffer(storage=ListStorage(4), collate_fn=lambda records: ("first", len(records)))
+    rb.extend([1, 2])
+    first, second = rb.storage, ListStorage(4)
+
+    class Swapping:
+        def __enter__(self) -> None:
+            rb.set_storage(second, collate_fn=lambda records: ("second", len(records)))
+
+        def __exit__(self, *_: object) -> None: ...
+
+    first.lock = Swapping()
+    assert read(rb) == ("first", 2)
+    second.append([3, 4])
+    assert read(rb) == ("second", 2)
+
+
 @pytest.mark.parametrize("read", [lambda rb: rb[-1], lambda rb: rb.set_at_((), torch.tensor([9]), [-1])])
 def test_a_call_stays_with_the_storage_it_began_on(read):
     rb = ReplayBuffer(storage=LazyTensorStorage(8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -79,6 +80,47 @@ def test_a_copy_holds_no_graph(wrap, leaf):
     weight = torch.ones(2, requires_grad=True)
     (copied,) = tensors_in(own_copy(WRAPS[wrap](weight if leaf else weight * 2)))
     assert copied.grad_fn is None and not copied.requires_grad
+
+
+@dataclasses.dataclass
+class Holder:
+    tensor: torch.Tensor
+    again: torch.Tensor
+    rows: TensorDict
+    more: list
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x], lambda x: np.array([x, None], dtype=object)])
+def test_tensors_inside_objects_are_detached_copies_too(wrap, leaf):
+    weight = torch.ones(2, requires_grad=True)
+    given = weight if leaf else weight * 2
+    value = wrap(Holder(given, given, TensorDict({"a": given}, []), [(given,)]))
+    copied = own_copy(value, torch.device("cpu"))
+    held = copied if isinstance(copied, Holder) else copied[0]
+    tensors = [held.tensor, held.again, held.rows["a"], held.more[0][0]]
+    with torch.no_grad():
+        given.zero_()
+    for tensor in tensors:
+        assert tensor.tolist() == ([1.0, 1.0] if leaf else [2.0, 2.0])
+        assert tensor.grad_fn is None and not tensor.requires_grad and type(tensor) is torch.Tensor
+
+
+def test_tensors_inside_objects_go_along_to_a_device():
+    held = own_copy(Holder(torch.ones(1), torch.ones(1), TensorDict({}), [torch.ones(1)]), torch.device("meta"))
+    assert held.tensor.is_meta and held.more[0].is_meta
+
+
+class Text(str):
+    """A string that carries something that can change."""
+
+
+def test_a_text_with_attributes_is_an_object():
+    text = Text("a")
+    text.notes = [1]
+    copied = own_copy(text)
+    text.notes.append(2)
+    assert copied == "a" and type(copied) is Text and copied.notes == [1]
 
 
 def test_mutable_containers_and_objects_are_apart():

@@ -9,6 +9,7 @@ from tensordict import TensorDict
 from tests.cases import RECORDS, TENSORDICTS, buffer, plain
 from torchrb import LazyStackStorage, PromptGroupSampler, ReplayBuffer
 from torchrb.storages.keys import value_words
+from torchrb.storages.rewards import reward_of
 
 
 def ragged(*lengths, start=0):
@@ -33,6 +34,15 @@ def test_batches_and_lists_are_their_rows(kind):
         [plain(one[i]) for i in range(3)] == [plain(other[i]) for i in range(3)] == [plain(batch[i]) for i in range(3)]
     )
     assert one[:].batch_size == (3,)
+
+
+def test_no_records_are_an_empty_batch():
+    rb = buffer(LazyStackStorage(4))
+    assert rb[:].batch_size == rb[[]].batch_size == (0,)
+    rb.extend(ragged(1, 2))
+    for index in ([], slice(0, 0), torch.zeros(2, dtype=torch.bool)):
+        batch = rb[index]
+        assert batch.batch_size == (0,) and batch["index"].tolist() == []
 
 
 def test_every_row_keeps_its_shape():
@@ -86,7 +96,7 @@ def test_a_reward_is_the_row_s_own_value_or_its_mean(dtype):
     storage = LazyStackStorage(4)
     rewards = [torch.tensor(1), torch.tensor([1, 0, 1]), torch.tensor([[1, 1], [0, 0]])]
     storage.append([TensorDict({"r": reward.to(dtype)}) for reward in rewards])
-    assert [storage.reward_of(i, "r") for i in range(3)] == [1, 2 / 3, 0.5]
+    assert [reward_of(storage[i]["r"]) for i in range(3)] == [1, 2 / 3, 0.5]
 
 
 def test_rewards_follow_every_write():

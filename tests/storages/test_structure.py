@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from tests.cases import DTYPES, RECORDS, SHAPES, TENSORDICTS, Rollout, filled, plain
+from tests.cases import DTYPES, RECORDS, SHAPES, TENSORDICTS, Rollout, buffer, filled, plain
 from torchrb.storages.structure import as_batch, as_one, as_path, shown, structure_of
 
 CPU = torch.device("cpu")
@@ -28,6 +28,24 @@ def test_what_was_taken_apart_comes_together(kind, num):
     assert rows.num == num and all(value.shape[0] == num and value.is_contiguous() for value in rows.values)
     assert type(again) is type(batch)
     assert plain(again) == plain(batch)
+
+
+@pytest.mark.parametrize("kind", ["packed", "columns", "stack", "list"])
+def test_an_empty_list_of_texts_is_an_empty_field_of_texts(kind):
+    """A tensordict makes a tensor of it: what it is of is told by what is stored, and where nothing is, by nobody."""
+    rb = buffer(kind, collate_fn=lambda records: records)
+    nothing = {"n": torch.zeros(0, dtype=torch.int64), "prompt": [], "notes": []}
+    assert rb.extend(TensorDict(nothing, [0])).tolist() == []
+    rb.extend(RECORDS["texts"]([1, 2]))
+    assert rb.extend(TensorDict(nothing, [0])).tolist() == []
+    rb[[]] = TensorDict(nothing, [0])
+    rb.extend(RECORDS["texts"]([4]))
+    assert [rb[i]["prompt"] for i in range(3)] == ["prompt é 1", "prompt é 2", "prompt é 4"]
+    if kind in ("packed", "columns"):
+        with pytest.raises(KeyError, match="missing"):
+            rb.extend(TensorDict({"prompt": []}, [0]))
+        with pytest.raises(ValueError, match="must stay"):
+            rb.extend(TensorDict({**nothing, "prompt": torch.zeros(0, 3)}, [0]))
 
 
 @pytest.mark.parametrize("kind", RECORDS)

@@ -6,6 +6,7 @@ move rows; ``reference_draws.py`` those that draw, ``reference_returns.py`` thos
 
 from __future__ import annotations
 
+import collections
 import functools
 import warnings
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from torchrb.ops.schemas import (
     CONTROL_LENGTH,
     CONTROL_STAMP,
     CONTROL_WRITES,
+    SLOT_BUSY,
     SLOT_COUNT_SHIFT,
     SLOT_LIVE,
     STAMP_SHIFT,
@@ -47,6 +49,17 @@ __all__ = [
 
 # --- rows -----------------------------------------------------------------------------------------------------------
 
+# Writes that are prepared first and then all carried out: tensor, rows of it, new values.
+_Writes = list[tuple[Tensor, tuple[Tensor], Tensor]]
+
+
+def _commit(writes: _Writes) -> None:
+    """Carry writes out in one call of C code: between two lines of Python a signal handler may raise, in here not, so a
+    twin writes all or nothing as a kernel does.
+    """
+    targets, rows, values = zip(*writes, strict=True)
+    collections.deque(map(Tensor.index_put_, targets, rows, values), maxlen=0)
+
 
 def _as_bytes(values: Tensor) -> Tensor:
     """``[n, ...]`` to ``[n, bytes]``."""
@@ -56,19 +69,25 @@ def _as_bytes(values: Tensor) -> Tensor:
     return values.detach().contiguous().view(values.shape[0], per_row).view(torch.uint8)
 
 
-def _store(tables: list[Tensor], layout: list[int], slots: Tensor, values: list[Tensor], rows: Tensor) -> None:
+def _store(tables: list[Tensor], layout: list[int], slots: Tensor, values: list[Tensor], rows: Tensor) -> _Writes:
     """Copy ``values[leaf][rows]`` to ``slots[rows]``; these slots are distinct."""
-    for leaf, value in enumerate(values):
-        cells_of(tables, layout, leaf)[slots[rows]] = _as_bytes(value)[rows]
+    return [
+        (cells_of(tables, layout, leaf), (slots[rows],), _as_bytes(value)[rows]) for leaf, value in enumerate(values)
+    ]
 
 
-def _note(journal: Tensor, control: Tensor, slots: Tensor) -> None:
-    """Append slots to the journal; of more than fit, the last."""
-    head, size = control[CONTROL_JOURNAL].clone(), journal.shape[0]
+def _note(journal: Tensor, counters: Tensor, slots: Tensor) -> _Writes:
+    """Append slots to the journal; of more than fit, the last. Moves the position in ``counters``."""
+    size = journal.shape[0]
     kept = slots[max(0, slots.shape[0] - size) :]
-    first = head + slots.shape[0] - kept.shape[0]
-    journal[(first + torch.arange(kept.shape[0], device=slots.device)) % size] = kept
-    control[CONTROL_JOURNAL] += slots.shape[0]
+    first = counters[CONTROL_JOURNAL] + slots.shape[0] - kept.shape[0]
+    counters[CONTROL_JOURNAL] += slots.shape[0]
+    return [(journal, ((first + torch.arange(kept.shape[0], device=slots.device)) % size,), kept)]
+
+
+def _publish(control: Tensor, counters: Tensor) -> _Writes:
+    """Counters come last: what they count is written then."""
+    return [(control, (torch.arange(control.shape[0], device=control.device),), counters)]
 
 
 def _repeats(slots: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,27 +103,35 @@ def _repeats(slots: Tensor) -> tuple[Tensor, Tensor]:
     return earlier, last
 
 
-def _renew(tables: list[Tensor], control: Tensor, slots: Tensor, rows: Tensor, stamps: Tensor) -> tuple[Tensor, Tensor]:
-    """Step the words of ``slots[rows]`` once for each such row. Returns each row's own generation, and which rows'
-    content stays (the last one for each slot); a row outside ``rows`` gets -1 and does not stay.
+def _held(tables: list[Tensor], slots: Tensor, words_after: Tensor, writes: _Writes) -> _Writes:
+    """Writes to rows that say that they are busy meanwhile, so that whoever is killed in between leaves a sign."""
+    words, _ = header_of(tables)
+    return [(words, (slots,), words_after | SLOT_BUSY), *writes, (words, (slots,), words_after)]
+
+
+def _renew(
+    tables: list[Tensor], counters: Tensor, slots: Tensor, rows: Tensor, stamps: Tensor
+) -> tuple[Tensor, Tensor, Tensor, _Writes]:
+    """Step the words of ``slots[rows]`` once for each such row. Returns each row's own generation, which rows' content
+    stays (the last one for each slot), the words of these, and the writes of their stamps; a row outside ``rows`` gets
+    -1 and does not stay.
     """
     words, all_stamps = header_of(tables)
     kept = slots[rows]
     earlier, last = _repeats(kept)
     counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1 + earlier
-    words[kept[last]] = (counts[last] << SLOT_COUNT_SHIFT) | SLOT_LIVE
-    all_stamps[kept[last]] = stamps[rows][last] << STAMP_SHIFT
-    control[CONTROL_STAMP] += slots.shape[0]
+    counters[CONTROL_STAMP] += slots.shape[0]
     generations, stays = torch.full_like(slots, -1), torch.zeros_like(rows)
     generations[rows], stays[rows] = counts - 1, last
-    return generations, stays
+    words_after = (counts[last] << SLOT_COUNT_SHIFT) | SLOT_LIVE
+    return generations, stays, words_after, [(all_stamps, (kept[last],), stamps[rows][last] << STAMP_SHIFT)]
 
 
-def _patch(tables: list[Tensor], slots: Tensor) -> None:
-    """Step the patch counts in these slots' stamps; the slots are distinct."""
-    _, stamps = header_of(tables)
+def _patch(tables: list[Tensor], slots: Tensor) -> tuple[Tensor, _Writes]:
+    """Step the patch counts in these slots' stamps; the slots are distinct. Returns their words, which stay, too."""
+    words, stamps = header_of(tables)
     kept = stamps[slots]
-    stamps[slots] = (kept & ~_PATCH_MASK) | ((kept + 1) & _PATCH_MASK)
+    return words[slots], [(stamps, (slots,), (kept & ~_PATCH_MASK) | ((kept + 1) & _PATCH_MASK))]
 
 
 def append_rows_(
@@ -114,13 +141,15 @@ def append_rows_(
     steps = torch.arange(num_rows, device=control.device)
     slots = (control[CONTROL_CURSOR] + steps) % capacity
     everywhere = torch.ones_like(slots, dtype=torch.bool)
-    generations, stays = _renew(tables, control, slots, everywhere, control[CONTROL_STAMP] + steps)
-    _store(tables, layout, slots, values, stays)
-    _note(journal, control, slots)
+    counters = control.clone()
+    generations, stays, words, writes = _renew(tables, counters, slots, everywhere, control[CONTROL_STAMP] + steps)
+    writes = _held(tables, slots[stays], words, writes + _store(tables, layout, slots, values, stays))
+    writes += _note(journal, counters, slots)
     cursor = control[CONTROL_CURSOR] + num_rows
-    control[CONTROL_LENGTH] = torch.maximum(control[CONTROL_LENGTH], cursor.clamp(max=capacity))
-    control[CONTROL_CURSOR] = cursor % capacity
-    control[CONTROL_WRITES] += num_rows
+    counters[CONTROL_LENGTH] = torch.maximum(control[CONTROL_LENGTH], cursor.clamp(max=capacity))
+    counters[CONTROL_CURSOR] = cursor % capacity
+    counters[CONTROL_WRITES] += num_rows
+    _commit(writes + _publish(control, counters))
     return slots, generations
 
 
@@ -135,18 +164,20 @@ def write_rows_(
 ) -> Tensor:
     capacity = tables[0].shape[0]
     inside = (slots >= 0) & (slots < capacity)
+    counters = control.clone()
     if renew:
         stamps = control[CONTROL_STAMP] + torch.arange(slots.shape[0], device=slots.device)
-        generations, stays = _renew(tables, control, slots, inside, stamps)
+        generations, stays, words_after, writes = _renew(tables, counters, slots, inside, stamps)
         reached = torch.cat([control[CONTROL_LENGTH : CONTROL_LENGTH + 1], slots[inside] + 1])
-        control[CONTROL_LENGTH] = reached.max()
+        counters[CONTROL_LENGTH] = reached.max()
     else:
         words, _ = header_of(tables)
         stays = inside & _repeats(slots)[1]
         generations = torch.where(inside, (words[slots.clamp(0, capacity - 1)] >> SLOT_COUNT_SHIFT) - 1, -1)
-        _patch(tables, slots[stays])
-    _store(tables, layout, slots, values, stays)
-    _note(journal, control, slots[inside])
+        words_after, writes = _patch(tables, slots[stays])
+    writes = _held(tables, slots[stays], words_after, writes + _store(tables, layout, slots, values, stays))
+    writes += _note(journal, counters, slots[inside])
+    _commit(writes + _publish(control, counters))
     return generations
 
 
@@ -204,22 +235,26 @@ def update_rows_if_(
         wins = torch.zeros_like(live)
         wins[by_version] = _repeats(slots[by_version])[1]
         status[live & ~wins] = schemas.VERSION_REJECTED
-        _store(tables, version_leaf, slots, [version], wins)
-    _store(tables, layout, slots, values, wins)
-    _patch(tables, slots[wins])
-    _note(journal, control, slots[wins])
+        layout, values = version_leaf + layout, [version, *values]
+    counters = control.clone()
+    words_after, writes = _patch(tables, slots[wins])
+    writes = _held(tables, slots[wins], words_after, writes + _store(tables, layout, slots, values, wins))
+    writes += _note(journal, counters, slots[wins])
+    _commit(writes + _publish(control, counters))
     return status
 
 
 def clear_rows_(tables: list[Tensor], control: Tensor, journal: Tensor, reset_writes: bool) -> None:
     words, _ = header_of(tables)
-    live = (words & SLOT_LIVE) != 0
-    words[live] = ((words[live] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT
-    _note(journal, control, torch.nonzero(live).view(-1))
-    control[CONTROL_CURSOR] = 0
-    control[CONTROL_LENGTH] = 0
+    live = torch.nonzero((words & SLOT_LIVE) != 0).view(-1)
+    counters = control.clone()
+    writes: _Writes = [(words, (live,), ((words[live] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT)]
+    writes += _note(journal, counters, live)
+    counters[CONTROL_CURSOR] = 0
+    counters[CONTROL_LENGTH] = 0
     if reset_writes:
-        control[CONTROL_WRITES] = 0
+        counters[CONTROL_WRITES] = 0
+    _commit(writes + _publish(control, counters))
 
 
 # --- registration ---------------------------------------------------------------------------------------------------

@@ -267,7 +267,9 @@ def group_advantage(returns: Tensor, kind: int, epsilon: float) -> Tensor:
         return torch.empty_like(returns)
     # Offsets from the group's first finite return: those of a constant group are exactly 0, and stay so.
     first = finite.to(torch.uint8).argmax(1, keepdim=True)
-    wide = returns.to(torch.float64)
+    wide = torch.where(finite, returns, 0.0).to(torch.float64)
+    scale = _advantage_scale(wide.abs().amax(1))
+    wide = wide * scale[:, None]
     offset = torch.where(finite, wide - wide.gather(1, first), 0.0)
     total = torch.zeros(groups, dtype=torch.float64, device=returns.device)
     for candidate in range(n):
@@ -279,10 +281,17 @@ def group_advantage(returns: Tensor, kind: int, epsilon: float) -> Tensor:
             squares = squares + deviation[:, candidate] * deviation[:, candidate]
         variance = (squares / (count - 1.0)).tolist()
         std = torch.tensor([math.sqrt(x) for x in variance], dtype=torch.float64, device=returns.device)
-        advantage = deviation / (std + epsilon)[:, None]  # torch.sqrt may be off by the last bit, math.sqrt is not
+        divisor = std + epsilon * scale  # torch.sqrt may be off by the last bit, math.sqrt is not
+        advantage = deviation / divisor[:, None]
     elif kind == _LEAVE_ONE_OUT:
-        advantage = deviation * count[:, None] / (count - 1.0)[:, None]
+        advantage = deviation * count[:, None] / (count - 1.0)[:, None] * (1 / scale)[:, None]
     else:
-        advantage = deviation
+        advantage = deviation * (1 / scale)[:, None]
     # A constant group with epsilon 0 would be 0 / 0, and one finite return has no others to compare with.
     return torch.where(finite & (deviation != 0) & (count > 1.0)[:, None], advantage, 0.0).to(returns.dtype)
+
+
+def _advantage_scale(largest: Tensor) -> Tensor:
+    """A power of two that keeps sums and squares of offsets within float64's range; 1 for all but extreme returns."""
+    large, small = largest > 2.0**480, (largest < 2.0**-450) & (largest > 0)
+    return torch.ones_like(largest).masked_fill(large, 2.0**-600).masked_fill(small, 2.0**900)

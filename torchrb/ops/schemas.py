@@ -26,6 +26,7 @@ int64 ring of slots written, in order; position ``CONTROL_JOURNAL`` counts all t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -66,10 +67,28 @@ def _declare(schema: str) -> Callable[[_Fake], _Fake]:
     SCHEMAS[name] = schema
 
     def register(fake: _Fake) -> _Fake:
-        torch.library.register_fake(f"torchrb::{name}", fake, lib=library)
+        @functools.wraps(fake)
+        def checked(*args: Any) -> Any:
+            _check_devices(name, args)
+            return fake(*args)
+
+        torch.library.register_fake(f"torchrb::{name}", checked, lib=library)
         return fake
 
     return register
+
+
+def _check_devices(name: str, args: tuple[Any, ...]) -> None:
+    """RuntimeError for tensors of several devices: one meta tensor sends a call here, and what a fake makes of the
+    others' devices is memory that nobody writes.
+    """
+    tensors = [part for arg in args for part in (arg if isinstance(arg, list | tuple) else (arg,))]
+    devices = sorted({str(tensor.device) for tensor in tensors if isinstance(tensor, Tensor)})
+    if len(devices) > 1:
+        raise RuntimeError(
+            f"torchrb::{name}: all tensors of a call must be on one device, got {' and '.join(devices)}. "
+            "Move them to that of the first argument."
+        )
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -172,15 +191,14 @@ def _draw_uniform(seed: Tensor, control: Tensor, num: int) -> Tensor:
 
 
 def group_links_size(capacity: int, device_type: str = "cpu") -> int:
-    """How many int32 the links of a group index over ``capacity`` rows take."""
-    if device_type == "cuda":
+    """How many int32 the links of a group index over ``capacity`` rows take on such a device."""
+    if device_type == "cuda":  # as GroupLinks::size in csrc/cuda/group_links.cuh
         buckets = 32
         while 2 * buckets < capacity:
             buckets *= 2
-        size = 16 + 5 * (capacity + 1) + 3 * buckets
+        size = 16 + 6 * (capacity + 1) + 3 * buckets
         while buckets > 32:
-            buckets //= 32
-            buckets += buckets == 0
+            buckets = -(-buckets // 32)
             size += buckets
         return size
     buckets = 16
@@ -208,7 +226,7 @@ def _group_index_update(
     present key, or taken out when they are not live. Every row is looked at for ``rebuild``, and when the position is
     too old for the journal.
 
-    ``keys``, int64 ``[capacity, w]``, ``links``, int32 ``[group_links_size(capacity)]``, and ``state``, int64 ``[8]``,
+    ``keys``, int64 ``[capacity, w]``, ``links``, int32 ``[group_links_size(...)]``, and ``state``, int64 ``[8]``,
     all zero at first, are the index; the first two belong to the backend of their device. ``key_leaf`` places the key
     in ``tables``; ``key_template`` (empty, ``[0, *shape]``) has its dtype and its ``w`` elements. A key's words are its
     integers, sign-extended, or the bits of its values as float64, -0.0 as 0.0; keys are equal where their words are.
@@ -299,7 +317,9 @@ def _group_advantage(returns: Tensor, kind: int, epsilon: float) -> Tensor:
     ``kind`` is a place in ``ADVANTAGE_KINDS``. With mean and unbiased standard deviation of the group's finite returns,
     ``std``: ``(return - mean) / (deviation + epsilon)``; ``mean``: ``return - mean``; ``leave_one_out``: ``return``
     less the mean of the others. Non-finite returns get 0, and so does a group that is constant or has one finite
-    return. Computed in float64: offsets from the first finite return, summed in order, two passes.
+    return. Computed in float64: offsets from the first finite return, summed in order, two passes. Where the group's
+    largest magnitude is beyond 2**480 all is computed times 2**-600, and below 2**-450 times 2**900, so that no sum or
+    square overflows or vanishes: an advantage is infinite only where its value is beyond the dtype.
     """
     return torch.empty_like(returns)
 

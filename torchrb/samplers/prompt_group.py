@@ -103,6 +103,10 @@ class PromptGroupSampler(Sampler):
         self._late = LateNumbers()
         self._ranked: Tensor | None = None  # the last reward template that was found to be of a type with an order
 
+    def __getstate__(self) -> dict[str, Any]:
+        # They belong to the process that made them.
+        return self.__dict__ | {"_index": None, "_ranked": None, "_late": LateNumbers()}
+
     @property
     def strategy(self) -> str:
         return self._strategy.name.lower()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from tensordict import is_tensor_collection
 from torch import Tensor
 
 from torchrb import ops
 from torchrb.generations import generations_at
 from torchrb.journal import new_journal
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
-from torchrb.storages.indexing import resolve
+from torchrb.storages.indexing import Slots, is_single, resolve, settled
 from torchrb.storages.memory import zeros
+from torchrb.storages.staging import Staging
 from torchrb.storages.streams import DeviceLock
 
 
@@ -32,6 +36,10 @@ class Storage(ABC):
 
     A method that writes either does all of it or raises and has changed nothing; each holds `lock`, and so does a
     caller that needs several calls to see one state. What is written is copied; what is returned is the caller's own.
+    An exception that comes from outside, as a signal handler's does, finds a write whole or not begun, never half.
+
+    Data may bring code of its own (`__deepcopy__`, `__len__`), and that code may write here. So a write first makes the
+    data its own, then asks what is stored, and then writes without looking at the data again.
 
     ``max_size``: capacity in records. ``device``: where rows live. ``control``, ``journal``: see `ops.schemas`.
     ``seed``: where a draw's seed lies while the draw holds the lock. ``known_nonempty``: on a GPU, that something is
@@ -52,12 +60,14 @@ class Storage(ABC):
         where = torch.empty(0, device="cpu" if device is None else device).device
         if where.type == "meta":
             raise ValueError(f"{name}: device must be one that keeps data, got 'meta'. Use 'cpu'.")
-        self.lock: Any = DeviceLock(where) if where.type == "cuda" else threading.RLock()
+        self.lock: Any = DeviceLock(where) if where.type == "cuda" else threading.RLock()  # or a ProcessLock, later
+        this = weakref.proxy(self)  # no cycle: a storage's memory goes as soon as nobody has it
+        self._staging = Staging(lambda: this.journal_position)
         self.known_nonempty = False
         with self.lock:
-            self._settle(where)
+            self._place_on(where)
 
-    def _settle(self, device: torch.device) -> None:
+    def _place_on(self, device: torch.device) -> None:
         """Put counters, journal and seed on the device. The caller holds the lock."""
         control = zeros(CONTROL_SIZE, dtype=torch.int64, device=device)
         journal, seed = new_journal(self.max_size, device), zeros(1, dtype=torch.int64, device=device)
@@ -66,7 +76,7 @@ class Storage(ABC):
         if self._on_gpu:
             self.lock.owns(control, journal, seed)
         # On a CPU the counters are read through this view: a fraction of the cost of Tensor.item.
-        self._counters = memoryview(control.numpy()) if device.type == "cpu" else control
+        self._counters = control.numpy().data if device.type == "cpu" else control
 
     # --- counters
 
@@ -104,15 +114,33 @@ class Storage(ABC):
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write a batch (or ``one`` record) at the cursor. Returns slots and generations, int64 ``[n]``."""
 
-    @abstractmethod
     def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
         """Overwrite whole records at valid slots (int64 ``[n]``). Returns their generations, int64 ``[n]``. ``call`` is
         what errors name.
         """
+        with self.lock:
+            return self._put(slots, self._take(data, one, call), call)
 
-    @abstractmethod
     def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
         """Overwrite some fields of stored records, which stay the same records. KeyError for an unknown field."""
+        with self.lock:
+            self._put_fields(slots, self._take_fields(fields, call), call)
+
+    @abstractmethod
+    def _take(self, data: Any, one: bool, call: str) -> Any:
+        """The storage's own copy of a batch (or of ``one`` record). All of the data's own code runs here."""
+
+    @abstractmethod
+    def _put(self, slots: Tensor, taken: Any, call: str) -> Tensor:
+        """Write what `_take` gave to valid slots, or raise. Returns generations."""
+
+    @abstractmethod
+    def _take_fields(self, fields: Mapping[Any, Any], call: str) -> Any:
+        """The storage's own copy of some fields. All of the data's own code runs here."""
+
+    @abstractmethod
+    def _put_fields(self, slots: Tensor, taken: Any, call: str) -> None:
+        """Write what `_take_fields` gave to valid slots, or raise."""
 
     @abstractmethod
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
@@ -131,18 +159,33 @@ class Storage(ABC):
         """Generations of slots on the storage's device, any shape; -1 for one never written or out of range."""
         return generations_at(self.tables, slots) if self.tables else torch.full_like(slots, -1)
 
+    def locate(self, index: Any, call: str) -> Slots:
+        """The slots of an index as users write it, as of now; see `indexing.resolve`."""
+        index = settled(index, self.device, call)
+        return resolve(index, self.extent, self.device, call)
+
     def get(self, index: Any) -> Any:
-        """Records at an index as users write it; see `indexing.resolve`."""
+        """Records at an index as users write it."""
         with self.lock:
-            slots = resolve(index, self.extent, self.device, f"{type(self).__name__}[...]")
+            slots = self.locate(index, f"{type(self).__name__}[...]")
             return self.read(slots.flat, slots.shape)[0]
 
-    def set(self, index: Any, data: Any) -> None:
+    def set(self, index: Any, data: Any, call: str | None = None) -> None:
         """Overwrite whole records at an index as users write it; a single record takes data without a batch."""
+        call = call or f"{type(self).__name__}[...] ="
         with self.lock:
-            call = f"{type(self).__name__}[...] ="
-            slots = resolve(index, self.extent, self.device, call)
-            self.write(slots.flat, data, one=not slots.shape, call=call)
+            index = settled(index, self.device, call)
+            taken = self._take(data, is_single(index), call)
+            self._put(resolve(index, self.extent, self.device, call).flat, taken, call)
+
+    def set_fields(self, index: Any, fields: Mapping[Any, Any], call: str) -> None:
+        """Overwrite some fields at an index as users write it; a single record takes values without a batch."""
+        with self.lock:
+            index = settled(index, self.device, call)
+            if is_single(index):
+                fields = {key: _one_row(value) for key, value in fields.items()}
+            taken = self._take_fields(fields, call)
+            self._put_fields(resolve(index, self.extent, self.device, call).flat, taken, call)
 
     __getitem__ = get
     __setitem__ = set
@@ -167,11 +210,41 @@ class Storage(ABC):
         """A numeric field of all rows. KeyError when there is none of that name."""
         raise TypeError(f"{type(self).__name__} has no reward column. Store tensordicts.")
 
+    # --- other processes
+
+    def share(self) -> None:
+        """Let other processes use this storage: see `ReplayBuffer.share`. TypeError for one that cannot."""
+        raise TypeError(
+            f"share: the records of a {type(self).__name__} are Python objects, which live in one process. "
+            "Use a LazyTensorStorage, or a TensorStorage, on the CPU."
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may use this storage."""
+        return False
+
     def __getstate__(self) -> Any:
+        if self.shared:
+            remedy = (
+                "This one is shared: hand it to a torch.multiprocessing.Process, or send it through one of its queues."
+            )
+        else:
+            remedy = (
+                "To use it in several processes share it first: ReplayBuffer.share(), with a LazyTensorStorage or "
+                "TensorStorage of tensors on the CPU."
+            )
         raise TypeError(
             f"{type(self).__name__}: a storage is neither copied nor pickled, as handles would name records in both. "
-            "Make a new one and extend it with the records of this one, storage[:]."
+            f"Make a new one and extend it with the records of this one, storage[:]. {remedy}"
         )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(len={len(self)}, max_size={self.max_size}, device={str(self.device)!r})"
+
+
+def _one_row(value: Any) -> Any:
+    """A record's value of a field, as a batch of one."""
+    if isinstance(value, Tensor) or is_tensor_collection(value):
+        return value.unsqueeze(0)
+    return np.asarray(value)[None] if isinstance(value, np.ndarray | np.generic) else [value]

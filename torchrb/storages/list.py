@@ -15,6 +15,7 @@ from torchrb.journal import new_journal
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL
 from torchrb.storages.base import Storage
 from torchrb.storages.copies import own_copy
+from torchrb.storages.staging import placing
 
 _UNBOUNDED = 2**32 - 1
 _FIRST_SLOTS = 1024
@@ -55,30 +56,49 @@ class ListStorage(Storage):
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         with self.lock:
-            items = [self._take(data)] if one else [self._take(item) for item in self._split(data, "extend")]
+            items = self._take(data, one, "add" if one else "extend")
+            self._staging.settle()
             self._make_room(len(items))
-            slots, generations = ops.append_rows_(self.tables, self.control, self.journal, [], [], len(items))
-            self._keep(slots, items)
+            first, capacity = self.cursor, self._headers[0].shape[0]
+            expected = [(first + i) % capacity for i in range(len(items))]
+            with self._staging as staging:
+                staging.note(placing([self._items], expected, [items]))
+                slots, generations = ops.append_rows_(self.tables, self.control, self.journal, [], [], len(items))
+                staging.written(placing([self._items], slots.tolist(), [items]))
             return slots, generations
 
-    def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
-        with self.lock:
-            items = [self._take(data)] if one else [self._take(item) for item in self._split(data, call)]
-            if len(items) != slots.shape[0]:
-                raise ValueError(f"{call}: {slots.shape[0]} records are addressed, got data for {len(items)}.")
-            generations = ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
-            self._keep(slots, items)
-            return generations
+    def _put(self, slots: Tensor, taken: list[Any], call: str) -> Tensor:
+        if len(taken) != slots.shape[0]:
+            raise ValueError(f"{call}: {slots.shape[0]} records are addressed, got data for {len(taken)}.")
+        return self._put_items(slots, taken, True)
 
-    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
+    def _put_items(self, slots: Tensor, items: list[Any], renew: bool) -> Tensor:
+        finish = placing([self._items], slots.tolist(), [items])
+        with self._staging as staging:
+            staging.note(finish)
+            generations = ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], renew)
+            staging.written(finish)
+        return generations
+
+    def _take_fields(self, fields: Mapping[Any, Any], call: str) -> Any:
         raise TypeError(
             f"{call}: {type(self).__name__} keeps whole records and has no fields to set. Use LazyTensorStorage."
         )
 
+    def _put_fields(self, slots: Tensor, taken: Any, call: str) -> None:
+        raise NotImplementedError
+
     def clear(self, reset_writes: bool = True) -> None:
         with self.lock:
-            super().clear(reset_writes)
-            self._items[:] = [None] * len(self._items)
+
+            def forget() -> list[Any]:
+                replaced, self._items[:] = self._items[:], [None] * len(self._items)
+                return replaced
+
+            with self._staging as staging:
+                staging.note(forget)
+                super().clear(reset_writes)
+                staging.written(forget)
 
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         """A list of records, or a single one for an index of shape ``()``."""
@@ -87,6 +107,7 @@ class ListStorage(Storage):
                 f"{type(self).__name__}: an index must have one dimension, got shape {[*shape]}. Flatten it."
             )
         with self.lock:
+            self._staging.settle()
             kept = [self._items[slot] for slot in slots.tolist()]
             generations = self.generations(slots)
             items = [own_copy(item) for item in kept]  # last: an object's own code may write here
@@ -107,17 +128,14 @@ class ListStorage(Storage):
             )
         return data
 
-    def _take(self, item: Any) -> Any:
+    def _take(self, data: Any, one: bool, call: str) -> list[Any]:
+        return [self._own(data)] if one else [self._own(item) for item in self._split(data, call)]
+
+    def _own(self, item: Any) -> Any:
         """A record as it is kept. Raises before anything was written."""
         return own_copy(item, self.items_device)
 
     # --- slots
-
-    def _keep(self, slots: Tensor, items: list[Any]) -> None:
-        replaced = []  # let go of when all are in place: an object's own code (`__del__`) may write here
-        for slot, item in zip(slots.tolist(), items, strict=True):
-            replaced.append(self._items[slot])
-            self._items[slot] = item
 
     def _make_room(self, num: int) -> None:
         """An unbounded storage doubles before it would turn round; readers of its journal start anew."""

@@ -5,6 +5,7 @@ Ops see both as tables and a layout (`ops/schemas.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,7 +56,9 @@ class RecordTable:
         return [number for i in leaves for number in self.leaf(i)]
 
 
-def packed(leaves: list[LeafSpec], capacity: int, device: torch.device) -> RecordTable:
+def packed(
+    leaves: list[LeafSpec], capacity: int, device: torch.device, zeros: Callable[..., Tensor] = zeros
+) -> RecordTable:
     """One table: header, then short leaves by falling alignment, then wide ones on 16-byte boundaries.
 
     What is looked at row by row, such as keys, rewards and versions, then shares a cache line with the header.
@@ -72,10 +75,10 @@ def packed(leaves: list[LeafSpec], capacity: int, device: torch.device) -> Recor
     return RecordTable([base], layout, _templates(leaves, device))
 
 
-def columns(leaves: list[LeafSpec], tensors: list[Tensor]) -> RecordTable:
+def columns(leaves: list[LeafSpec], tensors: list[Tensor], headers: Tensor | None = None) -> RecordTable:
     """A table a leaf over existing contiguous memory ``[capacity, *shape]``, and one for the headers."""
     capacity, device = tensors[0].shape[0], tensors[0].device
-    tables = [new_headers(capacity, device)]
+    tables = [new_headers(capacity, device) if headers is None else headers]
     layout: list[int] = []
     with torch.inference_mode(False):  # a view that changes the dtype belongs to the mode it was made in
         for leaf, tensor in zip(leaves, tensors, strict=True):

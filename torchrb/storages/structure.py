@@ -64,7 +64,7 @@ def shown(path: tuple) -> Any:
 def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call: str) -> Tensor:
     """``value`` as ``[num, *leaf.shape]`` of the leaf's dtype: detached, contiguous, on ``device``."""
     if not isinstance(value, Tensor):
-        value = _as_tensor(value, f"{call}: {_field(leaf)}")
+        value = as_tensor(value, f"{call}: {_field(leaf)}")
     sparse = value.is_nested or value.is_meta or value.layout != torch.strided
     if sparse or value.dtype != leaf.dtype or value.shape != (num, *leaf.shape):
         _explain_value(leaf, value, num, call)
@@ -171,10 +171,10 @@ def as_one(data: Any, call: str) -> Any:
         raise TypeError(
             f"{call}: this storage keeps tensors, got {data!r}. Put it into a tensordict, or use ListStorage."
         )
-    return pytree.tree_map(lambda leaf: _as_tensor(leaf, f"{call}: a record").unsqueeze(0), data)
+    return pytree.tree_map(lambda leaf: as_tensor(leaf, f"{call}: a record").unsqueeze(0), data)
 
 
-def _as_tensor(value: Any, what: str) -> Tensor:
+def as_tensor(value: Any, what: str) -> Tensor:
     """A tensor, or what can become one; TypeError for anything else."""
     if isinstance(value, Tensor):
         return value
@@ -248,6 +248,10 @@ class TensorDictStructure:
         leaves: dict[tuple, Tensor] = {}
         objects: dict[tuple, list] = {}
         _walk(batch, (), leaves, objects)
+        if not batch.batch_size[0]:  # a tensordict makes a tensor of an empty list
+            for key in self._object_keys & leaves.keys():
+                if leaves[key].shape == (0,):
+                    objects[key] = leaves.pop(key).tolist()
         if leaves.keys() != self._leaf_keys or objects.keys() != self._object_keys:
             self._explain(leaves, objects, call)
         num = batch.batch_size[0]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchrb import ops
-from torchrb.ops.schemas import ORDERED_DTYPES, STALE, UPDATED
+from torchrb.ops.schemas import HEADER_BYTES, ORDERED_DTYPES, STALE, UPDATED
 from torchrb.storages.base import Column, Storage
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.memory import writable, zeros
 from torchrb.storages.records import RecordTable, columns, packed
+from torchrb.storages.sharing import Sharing, share
+from torchrb.storages.staging import Finish, placing
 from torchrb.storages.streams import DeviceLock
 from torchrb.storages.structure import (
     Rows,
@@ -22,12 +24,38 @@ from torchrb.storages.structure import (
     as_batch,
     as_one,
     as_path,
+    as_tensor,
     check_value,
     device_of,
     numbers_of,
     shown,
     structure_of,
 )
+
+
+class Fields(NamedTuple):
+    """New values of some fields, validated: leaf numbers and values, non-tensor field numbers and values."""
+
+    leaves: list[int]
+    values: list[Tensor]
+    places: list[int]
+    objects: list[list[Any]]
+
+
+class _Field(NamedTuple):
+    """New values of one field, the storage's own: a tensor for a field's number, a list for its complement."""
+
+    key: Any
+    number: int
+    value: Any
+
+
+class _Taken(NamedTuple):
+    """A batch, the structure it has, and its rows."""
+
+    batch: Any
+    structure: Structure
+    rows: Rows
 
 
 class LazyTensorStorage(Storage):
@@ -80,6 +108,23 @@ class LazyTensorStorage(Storage):
         self._objects: list[list[Any]] = []
         self._adopted: list[Tensor] = []
         self._numbers: dict[tuple, int] = {}
+        self._sharing: Sharing | None = None
+
+    @classmethod
+    def _received(cls, max_size: int, layout: Any) -> LazyTensorStorage:
+        """A storage that another process made, before it knows of anything that is shared."""
+        storage = cls.__new__(cls)
+        LazyTensorStorage.__init__(storage, max_size, layout=layout)
+        return storage
+
+    def share(self) -> None:
+        with self.lock:
+            self._settled = True
+            share(self)
+
+    @property
+    def shared(self) -> bool:
+        return self._sharing is not None
 
     @property
     def tables(self) -> list[Tensor]:
@@ -88,100 +133,190 @@ class LazyTensorStorage(Storage):
     # --- writing
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
+        call = "add" if one else "extend"
         with self.lock:
-            rows = self._take_apart(data, one, "add" if one else "extend")
-            if rows is None:
+            taken = self._take(data, one, call)
+            if taken is None:
                 return self._no_slots(), self._no_slots()
-            records = self._records
-            slots, generations = ops.append_rows_(
-                records.tables, self.control, self.journal, records.layout, rows.values, rows.num
-            )
+            if self.structure is None:
+                if not taken.rows.num:  # teaches nothing: an empty list could be of anything
+                    return self._no_slots(), self._no_slots()
+                first = self._begin(
+                    taken,
+                    lambda records, control, rows: ops.append_rows_(
+                        records.tables, control, self.journal, records.layout, rows.values, rows.num
+                    ),
+                )
+                if first is not None:
+                    return first
+                taken = self._fit(taken.batch, call)
+            rows, records = taken.rows, self._records
+            args = (records.tables, self.control, self.journal, records.layout, rows.values, rows.num)
             if self._on_gpu:
                 self.known_nonempty |= rows.num > 0
-            self._keep_objects(range(len(self._objects)), slots, rows.objects)
+            if not self._objects:
+                return ops.append_rows_(*args)
+            with self._staging as staging:
+                staging.note(self._placing(self._next_slots(rows.num), rows.objects))
+                slots, generations = ops.append_rows_(*args)
+                staging.written(self._placing(slots.tolist(), rows.objects))
             return slots, generations
 
-    def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
-        with self.lock:
-            rows = self._take_apart(data, one, call, slots.shape[0])
-            if rows is None or not rows.num:
-                return self._no_slots()
-            (slots,) = self._apart([slots])
-            records = self._records
-            generations = ops.write_rows_(
-                records.tables, self.control, self.journal, records.layout, slots, rows.values, True
+    def _put(self, slots: Tensor, taken: _Taken | None, call: str) -> Tensor:
+        given = 0 if taken is None else taken.rows.num
+        if given != slots.shape[0]:
+            raise ValueError(f"{call}: {slots.shape[0]} records are addressed, got data for {given or 'none'}.")
+        if taken is None or not given:
+            return self._no_slots()
+        if self.structure is None:
+            first = self._begin(
+                taken,
+                lambda records, control, rows: (
+                    slots,
+                    ops.write_rows_(records.tables, control, self.journal, records.layout, slots, rows.values, True),
+                ),
             )
-            self.known_nonempty = self._on_gpu
-            self._keep_objects(range(len(self._objects)), slots, rows.objects)
-            return generations
+            if first is not None:
+                return first[1]
+            taken = self._fit(taken.batch, call)
+        (slots,) = self._apart([slots])
+        self.known_nonempty = self._on_gpu
+        rows, records = taken.rows, self._records
+        args = (records.tables, self.control, self.journal, records.layout, slots, rows.values, True)
+        if not self._objects:
+            return ops.write_rows_(*args)
+        finish = self._placing(slots.tolist(), rows.objects)
+        with self._staging as staging:
+            staging.note(finish)
+            generations = ops.write_rows_(*args)
+            staging.written(finish)
+        return generations
 
-    def write_fields(self, slots: Tensor, fields: Mapping[Any, Any], call: str = "write_fields") -> None:
-        with self.lock:
-            leaves, values, places, objects = self.plan_fields(fields, slots.shape[0], call)
-            if self.structure is None:
-                return
-            (slots,) = self._apart([slots])
-            records = self._records
-            ops.write_rows_(records.tables, self.control, self.journal, records.part(leaves), slots, values, False)
-            self._keep_objects(places, slots, objects)
+    def _take_fields(self, fields: Mapping[Any, Any], call: str) -> list[_Field]:
+        taken = []
+        for key, value in fields.items():
+            number = self.find(key, call)
+            if number >= 0:
+                taken.append(_Field(key, number, as_tensor(value, f"{call}: field {key!r}")))
+                continue
+            items = value.tolist() if hasattr(value, "tolist") else value
+            if not isinstance(items, list):
+                raise ValueError(f"{call}: field {key!r} needs a list of values, got {items!r}.")
+            taken.append(_Field(key, number, own_copy(list(items))))
+        return taken
+
+    def _put_fields(self, slots: Tensor, taken: list[_Field], call: str) -> None:
+        fields = self._fit_fields(taken, slots.shape[0], call)
+        if self.structure is None:
+            return
+        (slots,) = self._apart([slots])
+        records = self._records
+        part = records.part(fields.leaves)
+        args = (records.tables, self.control, self.journal, part, slots, fields.values, False)
+        if not fields.places:
+            ops.write_rows_(*args)
+            return
+        finish = self._placing(slots.tolist(), fields.objects, fields.places)
+        with self._staging as staging:
+            staging.note(finish)
+            ops.write_rows_(*args)
+            staging.written(finish)
 
     def clear(self, reset_writes: bool = True) -> None:
         with self.lock:
-            super().clear(reset_writes)
-            retired, self._objects = self._objects, [[None] * self.max_size for _ in self._objects]
-            del retired  # an object's own code (`__del__`) may write here
+            if not self._objects:
+                self._staging.settle()  # a first batch that was cut off may have some
+            if not self._objects:
+                super().clear(reset_writes)
+                return
 
-    def _take_apart(self, data: Any, one: bool, call: str, expected: int | None = None) -> Rows | None:
-        """Validate, for ``expected`` rows if that is known; on the first batch also learn the structure and allocate.
-        None when there are no rows.
-        """
+            def forget() -> list[list[Any]]:
+                retired, self._objects = self._objects, [[None] * self.max_size for _ in self._objects]
+                return retired
+
+            with self._staging as staging:
+                staging.note(forget)
+                super().clear(reset_writes)
+                staging.written(forget)
+
+    # --- what is written
+
+    def _take(self, data: Any, one: bool, call: str) -> _Taken | None:
         batch = as_one(data, call) if one else as_batch(data, call)
-        if batch is None:
-            if expected:
-                raise ValueError(f"{call}: {expected} records are addressed, got data for none.")
-            return None
+        return None if batch is None else self._fit(batch, call)
+
+    def _fit(self, batch: Any, call: str) -> _Taken:
+        """Hold a batch against the structure, or learn one from the first batch; None of it is visible yet."""
+        self._staging.settle()
         device = self.device if self._settled else device_of(batch)
         structure = self.structure or structure_of(batch, device, call)
         rows = structure.flatten(batch, device, call)
         if self.structure is not None and self.structure is not structure:  # an object's own code wrote a first batch
-            rows = self.structure.flatten(batch, self.device, call)
+            structure = self.structure
+            rows = structure.flatten(batch, self.device, call)
         if self._adopted:
             rows = rows._replace(values=self._apart(rows.values))
-        if expected not in (None, rows.num):
-            raise ValueError(f"{call}: {expected} records are addressed, got data for {rows.num}.")
-        if self.structure is not None:
-            return rows
-        records = self._allocate(structure, device)
+        return _Taken(batch, structure, rows)
+
+    def _begin(
+        self, taken: _Taken, write: Callable[[RecordTable, Tensor, Rows], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor] | None:
+        """Write the first rows: into memory that nobody sees yet, with counters of its own, all put in place at once.
+        None, with nothing done, where an object's own code wrote first.
+        """
+        structure, rows = taken.structure, taken.rows
         if not self._settled:
-            self._settle_on(device)
-        if self._on_gpu:
-            self.lock.owns(*records.tables)
-        self._records = records
-        self._objects = [[None] * self.max_size for _ in structure.object_keys]
-        self.structure, self._numbers = structure, numbers_of(structure)
-        return rows
+            self._settle_on(device_of(rows.values))
+        records, control, numbers = self._allocate(structure), self.control.clone(), numbers_of(structure)
+        columns = [[None] * self.max_size for _ in structure.object_keys]
+        written = write(records, control, rows)
+        if columns:
+            placing(columns, written[0].tolist(), rows.objects)()
+
+        def finish() -> None:
+            self._records, self._objects, self._numbers = records, columns, numbers
+            self.control.copy_(control)
+            self.structure, self._settled, self.known_nonempty = structure, True, self._on_gpu
+
+        with self._staging as staging:
+            if self.structure is not None:
+                return None
+            staging.written(finish)
+        return written
 
     def _settle_on(self, device: torch.device) -> None:
-        """Take the device of the first batch, once."""
+        """Live where the first batch does. Until that is written, the next one may be it."""
         if device != self.device:
             self.lock.settle(device)
-            self._settle(device)
-        self._settled = True
+            self._place_on(device)
 
-    def _allocate(self, structure: Structure, device: torch.device) -> RecordTable:
-        if self._layout == "packed" or not structure.leaves:
-            return packed(structure.leaves, self.max_size, device)
-        tensors = [zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=device) for leaf in structure.leaves]
-        return columns(structure.leaves, tensors)
+    def _allocate(self, structure: Structure) -> RecordTable:
+        if self._sharing is not None:
+            return self._sharing.define(self, structure)
+        records = self._lay_out(structure)
+        if self._on_gpu:
+            self.lock.owns(*records.tables)
+        return records
 
-    def _keep_objects(self, places: Any, slots: Tensor, objects: list[list[Any]]) -> None:
-        replaced = []  # let go of when all are in place: an object's own code (`__del__`) may write here
-        for place, values in zip(places, objects, strict=True):
-            column = self._objects[place]
-            for slot, value in zip(slots.tolist(), values, strict=True):
-                if slot >= 0:  # a GPU masks what a CPU refuses
-                    replaced.append(column[slot])
-                    column[slot] = value
+    def _lay_out(self, structure: Structure, zeros: Callable[..., Tensor] = zeros) -> RecordTable:
+        """Tables for records of a structure, in memory from ``zeros``; the user's own tensors where they are."""
+        device, leaves = self.device, structure.leaves
+        if self._layout == "packed" or not leaves:
+            return packed(leaves, self.max_size, device, zeros)
+        tensors = self._adopted or [
+            zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=device) for leaf in leaves
+        ]
+        return columns(leaves, tensors, zeros(self.max_size, HEADER_BYTES, dtype=torch.uint8, device=device))
+
+    def _placing(self, slots: list[int], objects: list[list[Any]], places: list[int] | None = None) -> Finish:
+        """What puts non-tensor fields (all, or those at some places) beside their rows."""
+        columns = self._objects if places is None else [self._objects[place] for place in places]
+        return placing(columns, slots, objects)
+
+    def _next_slots(self, num: int) -> list[int]:
+        """Where an append of so many rows will go."""
+        first = self.cursor
+        return [(first + i) % self.max_size for i in range(num)]
 
     def _apart(self, tensors: list[Tensor]) -> list[Tensor]:
         """Tensors that an op can read while it writes rows: copies of those that lie in memory of the user's own."""
@@ -196,73 +331,95 @@ class LazyTensorStorage(Storage):
 
     def find(self, key: Any, call: str) -> int:
         """The number of a tensor field, or ``~number`` of a non-tensor one. KeyError when there is none."""
+        self._staging.settle()
         number = self._numbers.get(as_path(key))
         if number is None:
             stored = [shown(path) for path in self._numbers]
             raise KeyError(f"{call}: no field {key!r} is stored; stored are {stored}.")
         return number
 
-    def plan_fields(
-        self, fields: Mapping[Any, Any], num: int, call: str
-    ) -> tuple[list[int], list[Tensor], list[int], list[list[Any]]]:
-        """Validate new values of some fields for ``num`` records; writes nothing.
-
-        Returns leaf numbers and their values, non-tensor field numbers and their values. KeyError for a field that is
-        not stored, ValueError for a shape or dtype.
+    def plan_fields(self, fields: Mapping[Any, Any], num: int, call: str) -> Fields:
+        """Validate new values of some fields for ``num`` records; writes nothing. KeyError for a field that is not
+        stored, ValueError for a shape or dtype.
         """
-        leaves, values, places, objects = [], [], [], []
-        for key, value in fields.items():
-            number = self.find(key, call)
+        return self._fit_fields(self._take_fields(fields, call), num, call)
+
+    def _fit_fields(self, taken: list[_Field], num: int, call: str) -> Fields:
+        fields = Fields([], [], [], [])
+        for key, number, value in taken:
             if number >= 0:
-                leaves.append(number)
-                values.append(check_value(self.structure.leaves[number], value, num, self.device, call))  # type: ignore[union-attr]
+                fields.leaves.append(number)
+                fields.values.append(check_value(self.structure.leaves[number], value, num, self.device, call))  # type: ignore[union-attr]
                 continue
-            items = value.tolist() if hasattr(value, "tolist") else value
-            if not isinstance(items, list) or len(items) != num:
-                raise ValueError(f"{call}: field {key!r} needs a list of {num} values, got {items!r}.")
-            places.append(~number)
-            objects.append(own_copy(items))
-        return leaves, self._apart(values), places, objects
+            if len(value) != num:
+                raise ValueError(f"{call}: field {key!r} needs a list of {num} values, got {value!r}.")
+            fields.places.append(~number)
+            fields.objects.append(value)
+        return fields._replace(values=self._apart(fields.values)) if self._adopted else fields
 
     def update_if(
         self,
         slots: Tensor,
         generations: Tensor,
-        fields: tuple[list[int], list[Tensor], list[int], list[list[Any]]],
+        fields: Fields,
         version_leaf: int | None,
         version: Tensor | None,
         require_newer: bool,
     ) -> Tensor:
         """One conditional update, planned by `plan_fields`; see the op `update_rows_if_`. Returns status, uint8 [n]."""
-        leaves, values, places, objects = fields
         with self.lock:
+            self._staging.settle()
             if self.structure is None:
                 return torch.full_like(slots, STALE, dtype=torch.uint8)
             records = self._records
             slots, generations = self._apart([slots, generations])
             version = None if version is None else self._apart([version])[0]
-            status = ops.update_rows_if_(
-                records.tables,
-                self.control,
-                self.journal,
-                records.part(leaves),
-                slots,
-                generations,
-                values,
-                [] if version_leaf is None else records.leaf(version_leaf),
-                version,
-                require_newer,
-            )
-            if places:
-                done = torch.nonzero(status == UPDATED).view(-1)
-                kept = [[column[i] for i in done.tolist()] for column in objects]
-                self._keep_objects(places, slots[done], kept)
+
+            def placing_of(rows: list[int]) -> Finish:
+                at = [slots_of[row] for row in rows]
+                return self._placing(at, [[column[row] for row in rows] for column in fields.objects], fields.places)
+
+            part = records.part(fields.leaves)
+            version_part = [] if version_leaf is None else records.leaf(version_leaf)
+            args = (
+                records.tables, self.control, self.journal, part, slots, generations, fields.values,
+                version_part, version, require_newer,
+            )  # fmt: skip
+            if not fields.places:
+                return ops.update_rows_if_(*args)
+            slots_of, start = slots.tolist(), self.journal_position
+            with self._staging as staging:
+                staging.note(
+                    lambda: placing_of(self._updated_since(start, slots, generations, version_leaf, version))()
+                )
+                status = ops.update_rows_if_(*args)
+                staging.written(placing_of(torch.nonzero(status == UPDATED).view(-1).tolist()))
             return status
+
+    def _updated_since(
+        self, start: int, slots: Tensor, generations: Tensor, version_leaf: int | None, version: Tensor | None
+    ) -> list[int]:
+        """Which rows of a conditional update were written, when its answer was lost: of those that address a slot noted
+        since, by the generation that it still has and the version that it has now, the last.
+        """
+        size, head = self.journal.shape[0], self.journal_position
+        noted = set(self.journal[torch.arange(start, head, device=self.device) % size].tolist())
+        chosen = [] if version_leaf is None else [version_leaf]
+        records = self._records
+        stored, live = ops.read_rows(
+            records.tables, records.part(chosen), [records.templates[leaf] for leaf in chosen], slots
+        )
+        matches = live == generations
+        if version is not None:
+            matches &= stored[0].view(-1) == version
+        last = {slot: row for row, slot in enumerate(slots.tolist()) if slot in noted and matches[row]}
+        return sorted(last.values())
 
     # --- reading
 
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         with self.lock:
+            self._staging.settle()
             if self.structure is None:
                 raise RuntimeError(f"{type(self).__name__}: nothing was stored yet.")
             records = self._records
@@ -291,7 +448,8 @@ class LazyTensorStorage(Storage):
         return Column(self._records.tables, self._records.leaf(number), template)
 
     def key_words(self, key: Any, slots: Tensor) -> Tensor:
-        column = self._objects[~self.find(key, "PromptGroupSampler: group_key")]
+        number = self.find(key, "PromptGroupSampler: group_key")
+        column = self._objects[~number]
         words = [value_words(column[slot], key) for slot in slots.tolist()]
         return torch.tensor(words, dtype=torch.int64, device=self.device).view(slots.shape[0], DIGEST_WORDS)
 
@@ -348,12 +506,10 @@ class TensorStorage(LazyTensorStorage):
                     "a write to one would change the other. Clone it."
                 )
         self.structure, self._numbers = structure, numbers_of(structure)
-        self._records = columns(structure.leaves, values) if values else self._allocate(structure, where)
         self._adopted = values
+        self._records = self._allocate(structure)
         self._objects = rows.objects
         with self.lock:
-            if self._on_gpu:
-                self.lock.owns(*self.tables)
             slots = torch.arange(rows.num, device=self.device)
             ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
             self.known_nonempty = self._on_gpu

@@ -8,7 +8,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrb.storages.indexing import resolve
 from torchrb.writers.base import Writer, _as_index
 
 INDEX_KEYS = ("index", "index_generation")
@@ -65,9 +64,7 @@ class RoundRobinWriter(Writer):
         ``index``: an int with one record, or int64 ``[n]`` with a batch of ``n``; returned as it came. IndexError for a
         slot past what is stored.
         """
-        with self.storage.lock:
-            slots = resolve(index, self.storage.extent, self.storage.device, "write_at")
-            self.storage.write(slots.flat, self.prepared(data), one=not slots.shape, call="write_at")
+        self.storage.set(index, self.prepared(data), "write_at")
         return index
 
 

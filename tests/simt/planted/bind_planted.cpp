@@ -47,6 +47,13 @@ void read_while_written(unsigned readers, int* word, void* row, void* read) {
            static_cast<ulonglong2*>(read));
   });
 }
+template <bool sound>
+void write_then_double(unsigned block, int* values, int* doubled) {
+  simt::together([&] {
+    launch(write_values, 1, block, 0, reinterpret_cast<cudaStream_t>(1), values);
+    launch(double_values, 1, block, 0, reinterpret_cast<cudaStream_t>(sound ? 1 : 2), values, doubled);
+  });
+}
 
 template <bool sound>
 cudaError_t shift(unsigned block, const int* values, int* out) {
@@ -101,6 +108,7 @@ BOTH(plain_counter, count_blocks);
 BOTH(check_then_act, claim);
 BOTH(lock_given_back_too_early, guarded);
 BOTH(torn_read, read_while_written);
+BOTH(wrong_stream, write_then_double);
 BOTH(shared_out_of_bounds, shift);
 BOTH(misaligned_copy, copy_rows);
 BOTH(global_out_of_bounds, copy_some);

@@ -72,6 +72,11 @@ RACES = {
         _rows_whole,
         {"plain": "", "thread": ""},
     ),
+    "wrong_stream": Planted(
+        lambda: [64, _zeros(64), _zeros(64)],
+        lambda a: a[2].tolist() == [*range(126, -1, -2)],
+        {"plain": "", "thread": RACE},
+    ),
 }
 FAULTS = {
     "shared_out_of_bounds": Planted(

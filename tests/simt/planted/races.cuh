@@ -110,6 +110,12 @@ __global__ void lock_given_back_too_early(int* lock, int* guarded) {
   }
 }
 
+// One kernel reads what another wrote. On one stream, where `sound`, it comes after it.
+__global__ inline void write_values(int* values) { values[threadIdx.x] = static_cast<int>(threadIdx.x); }
+__global__ inline void double_values(const int* values, int* doubled) {
+  doubled[threadIdx.x] = 2 * values[blockDim.x - 1 - threadIdx.x];
+}
+
 // Writer and reader of one row, on two streams: the sequence lock of the slot word, or plain sight.
 inline constexpr int kRowWords = 4, kWrites = 6;
 __global__ inline void write_row(int* word, ulonglong2* row) {

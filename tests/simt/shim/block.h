@@ -54,8 +54,12 @@ struct Thread {
   // Fences, for the thread sanitizer: a clock that knows what this thread knew at its last fence, and the words that it
   // has looked at since.
   void* courier = nullptr;
+  bool fenced = false;
   std::vector<Address> seen;
 
+  Thread() = default;
+  Thread(const Thread&) = delete;
+  ~Thread();
   int lane() const { return static_cast<int>(view.rank % kWarp); }
 };
 
@@ -81,7 +85,8 @@ struct RedZone {
 struct Block {
   const Launch* launch = nullptr;
   unsigned index = 0;
-  void *stream = nullptr, *work = nullptr, *done = nullptr;
+  void *stream = nullptr, *work = nullptr;
+  void* done = nullptr;  // a token: what its threads did, for whatever comes after the launch
   std::vector<Thread*> threads;
   Ready ready;
   unsigned alive = 0, at_barrier = 0;
@@ -106,7 +111,7 @@ std::string describe_deadlock(const Block& block);
 
 void* new_clock();
 void* new_token();
-void forget_clocks();  // of a launch that has ended
+void forget_tokens();  // of a launch that has ended
 // What each of these threads did is before what all of them do next.
 void order_all(Threads threads);
 

@@ -97,12 +97,6 @@ Fiber::~Fiber() {
 }
 
 void Fiber::prepare(void (*entry)()) {
-  // The thread sanitizer must not take what an earlier thread left on this stack for shared memory: it forgets what is
-  // unmapped.
-  if (kThreadSanitizer && mapped_ != nullptr) {
-    munmap(mapped_, kGuard + kStack);
-    mapped_ = nullptr;
-  }
   if (mapped_ == nullptr) {
     void* mapped = mmap(nullptr, kGuard + kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::runtime_error("simt: no memory for the stack of a CUDA thread.");

@@ -9,11 +9,11 @@
 namespace simt {
 namespace {
 
-// Old versions of the thread sanitizer know 8,128 threads; each thread that fences needs two of them.
+// Old versions of the thread sanitizer know 8,128 threads, and one that fences needs two.
 constexpr size_t kMostClocks = 8000;
 constexpr size_t kTokenBytes = 8, kTokenChunk = 65536;
 
-std::vector<void*> live_clocks;
+size_t num_clocks = 0;
 std::vector<unsigned char*> chunks;  // of tokens; an address is never used twice in a launch
 size_t chunk_used = kTokenChunk;
 
@@ -95,7 +95,7 @@ void check_red_zones(const Block& block) {
 // the last fence did, leaves its clock at the word. A plain atomic leaves nothing, so a missing fence is seen.
 void before_atomic(const void* at, bool writes) {
   turn();
-  if (!kThreadSanitizer || running == nullptr || !writes || running->courier == nullptr) return;
+  if (!kThreadSanitizer || running == nullptr || !writes || !running->fenced) return;
   clocks::become(running->courier);
   clocks::release(at);
   clocks::become(running->fiber.order);
@@ -105,10 +105,13 @@ void after_atomic(const void* at, bool reads, bool changed) {
   if (changed) progress();
   if (!kThreadSanitizer || running == nullptr || !reads) return;
   const AsHost quiet;
-  for (const Address& seen : running->seen) {
-    if (seen.at == at) return;
+  // A word that a thread spins on is noted once; looking far back would cost more than noting another one twice.
+  constexpr size_t kLookBack = 64;
+  std::vector<Address>& seen = running->seen;
+  for (size_t i = seen.size(); i > 0 && i + kLookBack > seen.size(); --i) {
+    if (seen[i - 1].at == at) return;
   }
-  running->seen.push_back({at});
+  seen.push_back({at});
 }
 
 void fence() {
@@ -120,10 +123,8 @@ void fence() {
     const AsHost quiet;
     thread.seen.clear();
   }
-  if (thread.courier == nullptr) {
-    thread.courier = new_clock();  // knows what its parent, this thread, knows
-    return;
-  }
+  thread.fenced = true;
+  if (thread.courier == nullptr) thread.courier = new_clock();
   const void* token = new_token();
   clocks::release(token);
   clocks::become(thread.courier);
@@ -133,18 +134,23 @@ void fence() {
 
 // --- clocks ---------------------------------------------------------------------------------------------------------
 
+// A clock is dear (200 us), so that a thread keeps its own from launch to launch.
 void* new_clock() {
   if (!kThreadSanitizer) return nullptr;
-  if (live_clocks.size() == kMostClocks) {
-    fail("too many CUDA threads for one launch under the thread sanitizer: at most " + std::to_string(kMostClocks),
+  if (++num_clocks > kMostClocks) {
+    num_clocks = kMostClocks;
+    fail("too many CUDA threads for one launch under the thread sanitizer: keep to " + std::to_string(kMostClocks / 2),
          Site::current());
   }
-  void* clock = clocks::create();
-  void* const self = clocks::current();
-  clocks::become(Fiber::host().order);
-  live_clocks.push_back(clock);
-  clocks::become(self);
-  return clock;
+  return clocks::create();
+}
+
+Thread::~Thread() {
+  for (void* clock : {fiber.order, courier}) {
+    if (clock == nullptr) continue;
+    clocks::destroy(clock);
+    --num_clocks;
+  }
 }
 
 void* new_token() {
@@ -162,9 +168,7 @@ void* new_token() {
   return chunks.back() + chunk_used - kTokenBytes;
 }
 
-void forget_clocks() {
-  for (void* clock : live_clocks) clocks::destroy(clock);
-  live_clocks.clear();
+void forget_tokens() {
   for (unsigned char* chunk : chunks) munmap(chunk, kTokenChunk);
   chunks.clear();
   chunk_used = kTokenChunk;

@@ -28,7 +28,7 @@ struct Work {
   std::unique_ptr<Launch> launch;
   std::vector<unsigned> sequence;  // of its blocks, where that is not ascending
   unsigned started = 0, finished = 0;
-  void* done = nullptr;  // a token: what its threads did is before what comes next on its stream
+  void *before = nullptr, *done = nullptr;  // tokens: what its threads know from the start, and what they did
 };
 
 struct Stream {
@@ -36,13 +36,13 @@ struct Stream {
   std::vector<std::unique_ptr<Work>> queue;
   size_t at = 0;
   unsigned resident = 0;
-  void* clock = nullptr;  // the parent of its threads' clocks
 };
 
 std::vector<std::unique_ptr<Stream>> streams;
 std::vector<Block*> residents;
 std::vector<std::unique_ptr<Thread>> idle;
-Block* holder = nullptr;  // of the baton
+std::vector<std::unique_ptr<Thread>> done_for_now;  // not in this launch again, so that no block orders another
+Block* holder = nullptr;                            // of the baton
 bool baton_passed = false;
 bool collecting = false;
 bool failed = false;
@@ -97,6 +97,23 @@ Thread* fresh_thread() {
   return thread;
 }
 
+// The threads' clocks start where the work may: after what came before it on its stream, and after one of them, the
+// first, has laid out their shared memory. Blocks stay without order among each other.
+void lay_out(Block& block, const Work& work) {
+  for (Thread* thread : block.threads) {
+    clocks::become(thread->fiber.order);
+    clocks::acquire(work.before);
+  }
+  clocks::become(block.threads[0]->fiber.order);
+  const size_t bytes = (work.launch->shared + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+  block.arena_bytes = bytes + kPieceAlignment;
+  block.arena = map_arena(block.arena_bytes);
+  std::memset(block.arena, kFill, block.arena_bytes);
+  poison(block.arena, block.arena_bytes);
+  clocks::become(Fiber::host().order);
+  order_all(block.threads);
+}
+
 void start_block(Stream& stream, Work& work) {
   const Launch& launch = *work.launch;
   const unsigned index = block_in_sequence(work, work.started++);
@@ -108,14 +125,11 @@ void start_block(Stream& stream, Work& work) {
   block->work = &work;
   block->done = work.done;
   block->alive = launch.block;
-  block->arena_bytes = (launch.shared + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment + kPieceAlignment;
-  clocks::become(stream.clock);
-  block->arena = map_arena(block->arena_bytes);
-  std::memset(block->arena, kFill, block->arena_bytes);
-  clocks::become(Fiber::host().order);
-  poison(block->arena, block->arena_bytes);
+  residents.push_back(block);
+  ++stream.resident;
   for (unsigned rank = 0; rank < launch.block; ++rank) {
     Thread* thread = fresh_thread();
+    block->threads.push_back(thread);
     thread->view.thread = {rank, 0, 0};
     thread->view.block = {index, 0, 0};
     thread->view.block_dim = dim3(launch.block);
@@ -123,41 +137,38 @@ void start_block(Stream& stream, Work& work) {
     thread->view.rank = rank;
     thread->block = block;
     thread->state = State::kReady;
-    thread->courier = nullptr;
+    thread->fenced = false;
     thread->seen.clear();
-    clocks::become(stream.clock);
     thread->fiber.prepare(entry);
-    thread->fiber.order = new_clock();
-    clocks::become(Fiber::host().order);
-    block->threads.push_back(thread);
+    if (thread->fiber.order == nullptr) thread->fiber.order = new_clock();
   }
+  lay_out(*block, work);
   wake(*block, block->threads);
-  residents.push_back(block);
-  ++stream.resident;
 }
 
-void finish_block(Block* block, bool checked) {
-  if (checked) {
+void finish_block(Block* block, bool in_peace) {
+  if (in_peace) {
     check_red_zones(*block);
   } else {  // its threads stopped where they were, and what they did is over, too
     for (const Thread* thread : block->threads) {
+      if (thread->fiber.order == nullptr) continue;
       clocks::become(thread->fiber.order);
       clocks::release(block->done);
     }
     clocks::become(Fiber::host().order);
     clocks::acquire(block->done);
   }
-  for (Thread* thread : block->threads) idle.emplace_back(thread);
-  unmap_arena(block->arena, block->arena_bytes);
+  for (Thread* thread : block->threads) {
+    std::unique_ptr<Thread> owned(thread);
+    if (in_peace) (kThreadSanitizer ? done_for_now : idle).push_back(std::move(owned));
+  }
+  if (block->arena != nullptr) unmap_arena(block->arena, block->arena_bytes);
   auto* stream = static_cast<Stream*>(block->stream);
   auto* work = static_cast<Work*>(block->work);
   --stream->resident;
   if (++work->finished == work->launch->grid) {
-    clocks::become(stream->clock);
     clocks::acquire(work->done);
-    clocks::become(Fiber::host().order);
-    clocks::acquire(work->done);
-    ++stream->at;
+    if (++stream->at < stream->queue.size()) stream->queue[stream->at]->before = work->done;
   }
   std::erase(residents, block);
   if (holder == block) holder = nullptr;
@@ -213,7 +224,9 @@ void run() {
   failure.clear();
   chance = Random(schedule.seed);
   Fiber::host().order = clocks::current();
-  for (const auto& stream : streams) stream->clock = new_clock();
+  void* const start = new_token();
+  clocks::release(start);
+  for (const auto& stream : streams) stream->queue[0]->before = start;
   try {
     for (fill_residents(); !residents.empty() && !failed; fill_residents()) run_one(next_block());
   } catch (const std::exception& error) {
@@ -224,7 +237,9 @@ void run() {
   while (!residents.empty()) finish_block(residents.back(), false);
   streams.clear();
   holder = nullptr;
-  forget_clocks();
+  for (auto& thread : done_for_now) idle.push_back(std::move(thread));
+  done_for_now.clear();
+  forget_tokens();
   if (failed) throw std::runtime_error(failure);
 }
 
@@ -253,9 +268,13 @@ void submit(std::unique_ptr<Launch> launch) {
 
 void begin_together() { collecting = true; }
 
-void end_together() {
+void end_together(bool run_them) {
   collecting = false;
-  run();
+  if (run_them) {
+    run();
+  } else {
+    streams.clear();
+  }
 }
 
 void fail(const std::string& what, const Site& site) {

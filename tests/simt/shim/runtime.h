@@ -47,15 +47,20 @@ struct Launch {
 };
 void submit(std::unique_ptr<Launch> launch);
 
-// Launches between `begin_together` and `end_together` run at the end of it: in order on one stream, interleaved across
-// streams (with `resident` blocks each).
+// What `body` launches runs at its end: in order on one stream, interleaved across streams (with `resident` blocks
+// each).
 void begin_together();
-void end_together();
+void end_together(bool run_them);
 template <typename Body>
 void together(const Body& body) {
   begin_together();
-  body();
-  end_together();
+  try {
+    body();
+  } catch (...) {
+    end_together(false);
+    throw;
+  }
+  end_together(true);
 }
 
 // Says what is wrong and ends the launch, which throws it as a std::runtime_error.

@@ -1,0 +1,63 @@
+"""What a process leaves behind that was killed in the middle of a call, and how a storage goes on without it.
+
+Whoever takes the lock next sees that its holder died, and that nobody else is at work. Records that were being written
+mix old and new bytes: they are dropped. All others stay, and so do those that the call had finished, though as a whole
+it may be done in part. Every slot below the length holds a record again, as samplers expect.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchrb.generations import words_of
+from torchrb.ops.schemas import (
+    CONTROL_CURSOR,
+    CONTROL_JOURNAL,
+    CONTROL_LENGTH,
+    CONTROL_LOCK,
+    HEADER_BYTES,
+    SLOT_BUSY,
+    SLOT_COUNT_SHIFT,
+    SLOT_LIVE,
+)
+
+
+def repair(tables: list[Tensor], control: Tensor, journal: Tensor) -> int:
+    """Bring a storage into a state that its ops could have left. Returns how many records were dropped.
+
+    The caller holds the storage's lock. May be killed itself, and done again. A record that moves to fill a gap is
+    another one to handles.
+    """
+    control[CONTROL_LOCK] = 0
+    control[CONTROL_JOURNAL] += journal.shape[0] + 1  # writes may not have been noted: every reader starts anew
+    if not tables:
+        return 0
+    words, capacity = words_of(tables), tables[0].shape[0]
+    torn = torch.nonzero((words & SLOT_BUSY) != 0).view(-1)
+    _retire(words, torn)
+    live = torch.nonzero((words & SLOT_LIVE) != 0).view(-1)
+    num = live.shape[0]
+    gaps = torch.nonzero((words[:num] & SLOT_LIVE) == 0).view(-1)
+    beyond = live[live >= num]
+    if gaps.shape[0]:
+        _move(tables, words, beyond, gaps)
+    if num < capacity:  # nothing is overwritten while there is room
+        control[CONTROL_CURSOR] = num
+    control[CONTROL_LENGTH] = num
+    return torn.shape[0]
+
+
+def _retire(words: Tensor, slots: Tensor) -> None:
+    words[slots] = ((words[slots] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT
+
+
+def _move(tables: list[Tensor], words: Tensor, sources: Tensor, targets: Tensor) -> None:
+    counts = (words[targets] >> SLOT_COUNT_SHIFT) + 1
+    words[targets] |= SLOT_BUSY
+    head = HEADER_BYTES // 2  # the slot word; the stamp behind it goes along
+    for number, table in enumerate(tables):
+        body = table[:, head if number == 0 else 0 :]
+        body[targets] = body[sources]
+    words[targets] = (counts << SLOT_COUNT_SHIFT) | SLOT_LIVE
+    _retire(words, sources)
