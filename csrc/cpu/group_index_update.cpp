@@ -102,7 +102,12 @@ void group_index_update_(Tensor keys, Tensor links, Tensor state_in, Tensor cont
       const int64_t at = start + i < ring ? start + i : start + i - ring;
       return std::atomic_ref<int64_t>(journal[at]).load(std::memory_order_relaxed);
     });
-    all = too_old();  // a writer elsewhere has come round, over entries that were still to be read
+    // A writer elsewhere may have come round, over entries that were still to be read. It moves the head last, so one
+    // that holds the lock is waited for.
+    std::atomic_ref<int64_t> lock(control[kControlLock]);
+    for (Backoff backoff; lock.load(std::memory_order_acquire) != 0; backoff.wait()) {
+    }
+    all = too_old();
   }
   if (all) {
     head = journal_head();

@@ -75,8 +75,10 @@ BUGS = [
     ),
     Bug(
         2, "a record's text is put beside it when the lock is gone", "storages/tensor.py",
-        "            self._keep_objects(range(len(self._objects)), slots, rows.objects)\n            return slots, gen",
-        "        self._keep_objects(range(len(self._objects)), slots, rows.objects)\n        return slots, gen",
+        "                staging.written(self._placing(slots.tolist(), rows.objects))\n"
+        "            return slots, generations\n\n    def _put(",
+        "                staging._noted = None\n"
+        "        self._placing(slots.tolist(), rows.objects)()\n        return slots, generations\n\n    def _put(",
         "test_nothing_is_torn_lost_or_mistaken",
     ),
     Bug(

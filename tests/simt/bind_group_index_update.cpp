@@ -5,7 +5,8 @@ namespace {
 
 using namespace torchrb;
 
-// `block_entries`: up to how many one block does alone; `threads`: of a block otherwise. `keys` [capacity, words], `links` [size], headers and key cells by their first byte and stride.
+// `block_entries`: up to how many one block does alone; `threads`: of a block otherwise. `keys` [capacity, words],
+// `links` [size], headers and key cells by their first byte and stride.
 cudaError_t update(int64_t* keys, int64_t words, int32_t* links, int64_t capacity, int64_t* state,
                    const int64_t* control, const int64_t* journal, int64_t ring, unsigned char* headers,
                    int64_t header_stride, unsigned char* cells, int64_t cell_stride, int64_t cell_bytes, Dtype dtype,

@@ -24,6 +24,7 @@ from tests.spec.histories import History
 from torchrb import LazyTensorStorage, PromptGroupSampler, RandomSampler, ReplayBuffer
 
 ROOT = Path(__file__).resolve().parents[2]
+NATIVE = torchrb.backend_of("cpu") == "native"
 OTHER_BACKEND = {"native": "reference", "reference": "native"}[torchrb.backend_of("cpu")]
 
 
@@ -60,11 +61,42 @@ def test_another_process_with_another_backend_draws_the_same():
     assert not differences(json.loads(done.stdout), draw_table())
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("num_threads", [1, 2, 8])
 def test_the_number_of_threads_decides_nothing(threads, num_threads):
     torch.set_num_threads(num_threads)
     pinned = json.loads(PINNED.read_text())
     assert not differences(draw_table(), pinned)
+
+
+def _large_calls(strategy: str) -> list[torch.Tensor]:
+    """Writes, draws, reads, updates, subsets and advantages of so many rows that a kernel shares them among threads."""
+    num, groups, per_group = (60_000, 4000, 9) if NATIVE else (2000, 60, 9)
+    rb = grouped_buffer(
+        torch.arange(num) * 7919 % (num // 12), (torch.arange(num) * 31 % 997).double() / 7,
+        strategy=strategy, k=per_group, wide=torch.arange(num)[:, None].expand(num, 20),
+    )  # fmt: skip
+    batch, info = rb.sample(groups * per_group, return_info=True)
+    slots, generations = info["index"].repeat(2), info["index_generation"].repeat(2)
+    wide = torch.arange(len(slots))[:, None].expand(-1, 20).contiguous()
+    result = rb.update_if_present(index=slots, generation=generations, patch={"wide": wide})
+    rb[slots[: len(slots) // 2]] = batch.exclude("index", "index_generation")
+    again = rb.sample(groups * per_group)
+    returns = batch["r"].view(groups, per_group)[:300]
+    subsets = torch.ops.torchrb.balanced_subset(returns, 4, 20.0, 120.0, 1000, 1e-9)
+    advantages = torch.ops.torchrb.group_advantage(batch["r"].view(groups, per_group).repeat(1, 8), 0, 1e-6)
+    everything = [info["index"], info["group_size"], result.updated, result.superseded, *subsets, advantages]
+    return everything + [source[key] for source in (batch, again, rb[:]) for key in ("id", "wide", "index")]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_threads_that_share_rows_change_no_bit(threads, strategy):
+    told = []
+    for num_threads in (1, 2, 8):
+        torch.set_num_threads(num_threads)
+        told.append(_large_calls(strategy))
+    for other in told[1:]:
+        for mine, its in zip(told[0], other, strict=True):
+            assert mine.dtype == its.dtype and torch.equal(mine, its)
 
 
 # --- seeds ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import pickle
 from multiprocessing.reduction import ForkingPickler
@@ -163,6 +164,26 @@ def test_records_of_a_class_that_cannot_be_named_elsewhere_are_refused():
     assert rb[:].tolist() == [0, 1]
 
 
+def test_a_first_write_that_is_cut_off_does_not_take_back_what_others_wrote_since(monkeypatch):
+    rb = shared_buffer("packed", 6)
+    staging = rb.storage._staging
+    settle = type(staging).settle
+
+    def cut_off(self):
+        if self._noted is not None:
+            monkeypatch.setattr(type(staging), "settle", settle)
+            raise KeyboardInterrupt
+        settle(self)
+
+    monkeypatch.setattr(type(staging), "settle", cut_off)
+    with contextlib.suppress(KeyboardInterrupt):  # where a signal handler may raise
+        processes.extend(rb, [1])
+    monkeypatch.setattr(type(staging), "settle", settle)
+    before = len(rb)
+    call(processes.extend, rb, [2, 3, 4])
+    assert processes.contents(rb)[before:] == [2, 3, 4] and len(rb) == before + 3
+
+
 def test_sharing_is_not_taken_back():
     rb = shared_buffer("packed", 4, [1])
     with pytest.raises(ValueError, match="stays shared"):
@@ -234,3 +255,10 @@ def test_a_batch_made_in_inference_mode_can_be_the_first():
         assert call(_xs, adopted) == [0, 1, 2]
     adopted.set_at_("x", torch.tensor([7]), [0])
     assert call(_xs, adopted) == [7, 1, 2]
+
+
+def test_a_storage_of_any_device_is_of_the_host_once_it_is_shared():
+    storage = LazyTensorStorage(4, device="auto")
+    storage.share()
+    slots, _ = storage.append({"x": torch.arange(3)})
+    assert slots.tolist() == [0, 1, 2] and storage[:]["x"].tolist() == [0, 1, 2] and storage._settled

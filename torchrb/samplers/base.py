@@ -51,8 +51,8 @@ def take_seed(generator: torch.Generator | None, storage: Storage) -> Tensor:
         staged = source.type == "cpu" and device.type == "cuda"
         if staged and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "sample: a generator on the CPU gives a CUDA graph one number for ever. Use one on the device,"
-                " registered with the graph, or none."
+                "sample: a generator on the CPU gives a CUDA graph one number for ever. Use one on the device, "
+                "registered with the graph, or none."
             )
         seed = torch.empty(1, dtype=torch.int64, device=source, pin_memory=staged)
     seed.random_(generator=generator)

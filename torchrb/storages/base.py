@@ -60,14 +60,14 @@ class Storage(ABC):
         where = torch.empty(0, device="cpu" if device is None else device).device
         if where.type == "meta":
             raise ValueError(f"{name}: device must be one that keeps data, got 'meta'. Use 'cpu'.")
-        self.lock: Any = DeviceLock(where) if where.type == "cuda" else threading.RLock()  # or a ProcessLock, later
+        self.lock: Any = DeviceLock(where) if where.type == "cuda" else threading.RLock()
+        self.known_nonempty = False
         this = weakref.proxy(self)  # no cycle: a storage's memory goes as soon as nobody has it
         self._staging = Staging(lambda: this.journal_position)
-        self.known_nonempty = False
         with self.lock:
-            self._place_on(where)
+            self._settle(where)
 
-    def _place_on(self, device: torch.device) -> None:
+    def _settle(self, device: torch.device) -> None:
         """Put counters, journal and seed on the device. The caller holds the lock."""
         control = zeros(CONTROL_SIZE, dtype=torch.int64, device=device)
         journal, seed = new_journal(self.max_size, device), zeros(1, dtype=torch.int64, device=device)

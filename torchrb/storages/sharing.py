@@ -69,7 +69,7 @@ class Sharing:
         example = _example(structure)
         self._memory.resize(self._body)  # what a process left that was killed here
         self._end = self._body
-        records = storage._lay_out(structure, self.zeros)
+        records = storage._lay_out(structure, storage.device, self.zeros)
         self._memory.resize(self._end + len(example))
         os.pwrite(self._memory.fd, example, self._end)
         self._words[EXAMPLE_BYTES] = len(example)
@@ -93,7 +93,8 @@ class Sharing:
         if storage.structure is None and self._words[EXAMPLE_AT]:
             example = os.pread(self._memory.fd, self._words[EXAMPLE_BYTES], self._words[EXAMPLE_AT])
             structure = structure_of(pickle.loads(example), storage.device, "share")
-            storage._records = storage._lay_out(structure, self.zeros)
+            self._end = self._body
+            storage._records = storage._lay_out(structure, storage.device, self.zeros)
             storage.structure, storage._numbers = structure, numbers_of(structure)
         if died:
             dropped = repair(storage.tables, self.control, self.journal)
@@ -110,6 +111,7 @@ def share(storage: LazyTensorStorage) -> None:
     """Move a storage into shared memory. TypeError when its records cannot be there."""
     name = type(storage).__name__
     with storage.lock:
+        storage._staging.settle()
         if storage._sharing is not None:
             return
         if storage.device.type != "cpu":

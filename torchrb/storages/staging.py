@@ -16,13 +16,15 @@ Finish = Callable[[], Any]
 
 
 def placing(columns: Sequence[list[Any]], slots: Sequence[int], values: Sequence[Sequence[Any]]) -> Finish:
-    """Column by column, each value at its slot; among equal slots the last stays."""
+    """Column by column, each value at its slot; among equal slots the last stays. A slot of -1 names none: a GPU masks
+    what a CPU refuses.
+    """
 
     def finish() -> list[Any]:
         replaced = []
         for column, items in zip(columns, values, strict=True):
             for slot, item in zip(slots, items, strict=True):
-                if slot >= 0:  # a GPU masks what a CPU refuses
+                if slot >= 0:
                     replaced.append(column[slot])
                     column[slot] = item
         return replaced

@@ -51,11 +51,12 @@ class _Field(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """A batch, the structure it has, and its rows."""
+    """A batch, the structure it has, its rows, and the device they are on."""
 
     batch: Any
     structure: Structure
     rows: Rows
+    device: torch.device
 
 
 class LazyTensorStorage(Storage):
@@ -119,8 +120,8 @@ class LazyTensorStorage(Storage):
 
     def share(self) -> None:
         with self.lock:
-            self._settled = True
             share(self)
+            self._settled = True  # other processes look at memory of the host
 
     @property
     def shared(self) -> bool:
@@ -151,9 +152,9 @@ class LazyTensorStorage(Storage):
                     return first
                 taken = self._fit(taken.batch, call)
             rows, records = taken.rows, self._records
-            args = (records.tables, self.control, self.journal, records.layout, rows.values, rows.num)
             if self._on_gpu:
                 self.known_nonempty |= rows.num > 0
+            args = (records.tables, self.control, self.journal, records.layout, rows.values, rows.num)
             if not self._objects:
                 return ops.append_rows_(*args)
             with self._staging as staging:
@@ -256,18 +257,26 @@ class LazyTensorStorage(Storage):
             rows = structure.flatten(batch, self.device, call)
         if self._adopted:
             rows = rows._replace(values=self._apart(rows.values))
-        return _Taken(batch, structure, rows)
+        return _Taken(batch, structure, rows, device)
 
     def _begin(
         self, taken: _Taken, write: Callable[[RecordTable, Tensor, Rows], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor] | None:
         """Write the first rows: into memory that nobody sees yet, with counters of its own, all put in place at once.
-        None, with nothing done, where an object's own code wrote first.
+        None, with nothing written, where an object's own code wrote first, or where other processes look on: they are
+        told what a record is, and then it is a write like any other.
         """
         structure, rows = taken.structure, taken.rows
-        if not self._settled:
-            self._settle_on(device_of(rows.values))
-        records, control, numbers = self._allocate(structure), self.control.clone(), numbers_of(structure)
+        if self._sharing is not None:
+            self._records, self._numbers = self._allocate(structure, taken.device), numbers_of(structure)
+            self.structure = structure
+            return None
+        records, numbers = self._allocate(structure, taken.device), numbers_of(structure)
+        self._settle_on(taken.device)
+        if self._on_gpu:
+            self.lock.owns(*records.tables)
+            self.known_nonempty = True
+        control = self.control.clone()
         columns = [[None] * self.max_size for _ in structure.object_keys]
         written = write(records, control, rows)
         if columns:
@@ -276,7 +285,7 @@ class LazyTensorStorage(Storage):
         def finish() -> None:
             self._records, self._objects, self._numbers = records, columns, numbers
             self.control.copy_(control)
-            self.structure, self._settled, self.known_nonempty = structure, True, self._on_gpu
+            self.structure = structure
 
         with self._staging as staging:
             if self.structure is not None:
@@ -285,22 +294,18 @@ class LazyTensorStorage(Storage):
         return written
 
     def _settle_on(self, device: torch.device) -> None:
-        """Live where the first batch does. Until that is written, the next one may be it."""
-        if device != self.device:
+        """Take the device of the first batch, once."""
+        if not self._settled and device != self.device:
             self.lock.settle(device)
-            self._place_on(device)
+            self._settle(device)
+        self._settled = True
 
-    def _allocate(self, structure: Structure) -> RecordTable:
-        if self._sharing is not None:
-            return self._sharing.define(self, structure)
-        records = self._lay_out(structure)
-        if self._on_gpu:
-            self.lock.owns(*records.tables)
-        return records
+    def _allocate(self, structure: Structure, device: torch.device) -> RecordTable:
+        return self._lay_out(structure, device) if self._sharing is None else self._sharing.define(self, structure)
 
-    def _lay_out(self, structure: Structure, zeros: Callable[..., Tensor] = zeros) -> RecordTable:
+    def _lay_out(self, structure: Structure, device: torch.device, zeros: Callable[..., Tensor] = zeros) -> RecordTable:
         """Tables for records of a structure, in memory from ``zeros``; the user's own tensors where they are."""
-        device, leaves = self.device, structure.leaves
+        leaves = structure.leaves
         if self._layout == "packed" or not leaves:
             return packed(leaves, self.max_size, device, zeros)
         tensors = self._adopted or [
@@ -507,9 +512,11 @@ class TensorStorage(LazyTensorStorage):
                 )
         self.structure, self._numbers = structure, numbers_of(structure)
         self._adopted = values
-        self._records = self._allocate(structure)
+        self._records = self._allocate(structure, where)
         self._objects = rows.objects
         with self.lock:
+            if self._on_gpu:
+                self.lock.owns(*self.tables)
             slots = torch.arange(rows.num, device=self.device)
             ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
             self.known_nonempty = self._on_gpu

@@ -51,7 +51,7 @@ void release_barrier(Block& block) {
                                                                  : count != 0);
   }
   block.at_barrier = 0;
-  order_all(threads);
+  order_all(threads, block.token);
   wake(block, threads);
 }
 
@@ -124,6 +124,14 @@ void answer(const Block& block, Threads lanes) {
   }
 }
 
+const void* token_of(Block& block, unsigned warp, unsigned mask) {
+  for (const WarpToken& known : block.warp_tokens) {
+    if (known.warp == warp && known.mask == mask) return known.token;
+  }
+  block.warp_tokens.push_back({warp, mask, new_token()});
+  return block.warp_tokens.back().token;
+}
+
 // Whether all lanes that `mask` names wait for the same; then they get their answer. Lanes that have left the kernel,
 // or that the block does not have, are not waited for.
 void meet_in_warp(Block& block, unsigned warp, unsigned mask) {
@@ -147,7 +155,7 @@ void meet_in_warp(Block& block, unsigned warp, unsigned mask) {
          first.site);
   }
   answer(block, lanes);
-  if (first.warp_op == WarpOp::kSync) order_all(lanes);
+  if (first.warp_op == WarpOp::kSync) order_all(lanes, token_of(block, warp, mask));
   wake(block, lanes);
 }
 

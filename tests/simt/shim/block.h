@@ -51,10 +51,11 @@ struct Thread {
   uint64_t value = 0, answer = 0;
   int source = 0;
   Site site;
-  // Fences, for the thread sanitizer: a clock that knows what this thread knew at its last fence, and the words that it
-  // has looked at since.
+  // Fences, for the thread sanitizer: a token of what this thread knew at its last fence, a clock that has learned that
+  // and no more, and the words that the thread has looked at since.
+  void* snapshot = nullptr;
+  bool carried = false;  // whether the courier has learned the snapshot
   void* courier = nullptr;
-  bool fenced = false;
   std::vector<Address> seen;
 
   Thread() = default;
@@ -82,6 +83,12 @@ struct RedZone {
   Site site;
 };
 
+// A token of lanes that met before: they know already what it holds, so it can be theirs again.
+struct WarpToken {
+  unsigned warp, mask;
+  void* token;
+};
+
 struct Block {
   const Launch* launch = nullptr;
   unsigned index = 0;
@@ -94,6 +101,8 @@ struct Block {
   unsigned char* arena = nullptr;
   size_t arena_bytes = 0;
   std::vector<RedZone> zones;
+  void* token = nullptr;  // of all its threads
+  std::vector<WarpToken> warp_tokens;
 };
 
 extern Thread* running;
@@ -109,11 +118,13 @@ std::string describe_deadlock(const Block& block);
 
 // --- the thread sanitizer's clocks ----------------------------------------------------------------------------------
 
+bool more_clocks();
 void* new_clock();
+void free_clock(void* clock);
 void* new_token();
-void forget_tokens();  // of a launch that has ended
+void end_of_launch();  // tokens are forgotten, couriers can serve others
 // What each of these threads did is before what all of them do next.
-void order_all(Threads threads);
+void order_all(Threads threads, const void* token);
 
 // The runtime's own memory is touched by no thread in particular.
 class AsHost {

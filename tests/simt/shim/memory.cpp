@@ -9,13 +9,31 @@
 namespace simt {
 namespace {
 
-// Old versions of the thread sanitizer know 8,128 threads, and one that fences needs two.
-constexpr size_t kMostClocks = 8000;
+// Old versions of the thread sanitizer know 8,128 threads. Beyond these a launch goes on, and some races would be
+// missed: threads of later blocks take over the clocks of blocks that have ended, and atomics leave what their thread
+// knows now in place of what it knew at its last fence.
+constexpr size_t kMostThreadClocks = 6000, kMostCouriers = 2000;
 constexpr size_t kTokenBytes = 8, kTokenChunk = 65536;
 
-size_t num_clocks = 0;
+size_t num_thread_clocks = 0, num_couriers = 0;
+std::vector<void*> couriers, idle_couriers;
 std::vector<unsigned char*> chunks;  // of tokens; an address is never used twice in a launch
 size_t chunk_used = kTokenChunk;
+
+void* new_courier() {
+  void* courier = nullptr;
+  if (!idle_couriers.empty()) {
+    courier = idle_couriers.back();
+    idle_couriers.pop_back();
+  } else if (num_couriers < kMostCouriers) {
+    courier = clocks::create();
+    ++num_couriers;
+  } else {
+    return nullptr;
+  }
+  couriers.push_back(courier);
+  return courier;
+}
 
 }  // namespace
 
@@ -95,10 +113,14 @@ void check_red_zones(const Block& block) {
 // the last fence did, leaves its clock at the word. A plain atomic leaves nothing, so a missing fence is seen.
 void before_atomic(const void* at, bool writes) {
   turn();
-  if (!kThreadSanitizer || running == nullptr || !writes || !running->fenced) return;
-  clocks::become(running->courier);
+  if (!kThreadSanitizer || running == nullptr || !writes || running->snapshot == nullptr) return;
+  Thread& thread = *running;
+  const AsHost quiet;
+  if (thread.courier == nullptr) thread.courier = new_courier();
+  clocks::become(thread.courier != nullptr ? thread.courier : thread.fiber.order);
+  if (!thread.carried) clocks::acquire(thread.snapshot);
   clocks::release(at);
-  clocks::become(running->fiber.order);
+  thread.carried = true;
 }
 
 void after_atomic(const void* at, bool reads, bool changed) {
@@ -119,38 +141,34 @@ void fence() {
   if (!kThreadSanitizer || running == nullptr) return;
   Thread& thread = *running;
   for (const Address& seen : thread.seen) clocks::acquire(seen.at);
+  thread.carried = false;
   {
     const AsHost quiet;
     thread.seen.clear();
+    if (thread.snapshot == nullptr) thread.snapshot = new_token();
   }
-  thread.fenced = true;
-  if (thread.courier == nullptr) thread.courier = new_clock();
-  const void* token = new_token();
-  clocks::release(token);
-  clocks::become(thread.courier);
-  clocks::acquire(token);
-  clocks::become(thread.fiber.order);
+  clocks::release(thread.snapshot);
 }
 
 // --- clocks ---------------------------------------------------------------------------------------------------------
 
-// A clock is dear (200 us), so that a thread keeps its own from launch to launch.
+// A clock is dear (200 us), so that threads and couriers keep theirs from launch to launch.
+bool more_clocks() { return !kThreadSanitizer || num_thread_clocks < kMostThreadClocks; }
+
 void* new_clock() {
   if (!kThreadSanitizer) return nullptr;
-  if (++num_clocks > kMostClocks) {
-    num_clocks = kMostClocks;
-    fail("too many CUDA threads for one launch under the thread sanitizer: keep to " + std::to_string(kMostClocks / 2),
+  if (!more_clocks()) {
+    fail("too many CUDA threads at once under the thread sanitizer: at most " + std::to_string(kMostThreadClocks),
          Site::current());
   }
+  ++num_thread_clocks;
   return clocks::create();
 }
 
-Thread::~Thread() {
-  for (void* clock : {fiber.order, courier}) {
-    if (clock == nullptr) continue;
-    clocks::destroy(clock);
-    --num_clocks;
-  }
+void free_clock(void* clock) {
+  if (clock == nullptr) return;
+  clocks::destroy(clock);
+  --num_thread_clocks;
 }
 
 void* new_token() {
@@ -168,15 +186,16 @@ void* new_token() {
   return chunks.back() + chunk_used - kTokenBytes;
 }
 
-void forget_tokens() {
+void end_of_launch() {
+  idle_couriers.insert(idle_couriers.end(), couriers.begin(), couriers.end());
+  couriers.clear();
   for (unsigned char* chunk : chunks) munmap(chunk, kTokenChunk);
   chunks.clear();
   chunk_used = kTokenChunk;
 }
 
-void order_all(Threads threads) {
+void order_all(Threads threads, const void* token) {
   if (!kThreadSanitizer) return;
-  const void* token = new_token();
   for (const Thread* thread : threads) {
     clocks::become(thread->fiber.order);
     clocks::release(token);

@@ -91,9 +91,10 @@ unsigned block_in_sequence(Work& work, unsigned place) {
 }
 
 Thread* fresh_thread() {
-  if (idle.empty()) return new Thread;
-  Thread* thread = idle.back().release();
-  idle.pop_back();
+  auto& from = idle.empty() && !more_clocks() ? done_for_now : idle;
+  if (from.empty()) return new Thread;
+  Thread* thread = from.back().release();
+  from.pop_back();
   return thread;
 }
 
@@ -111,7 +112,7 @@ void lay_out(Block& block, const Work& work) {
   std::memset(block.arena, kFill, block.arena_bytes);
   poison(block.arena, block.arena_bytes);
   clocks::become(Fiber::host().order);
-  order_all(block.threads);
+  order_all(block.threads, block.token);
 }
 
 void start_block(Stream& stream, Work& work) {
@@ -124,6 +125,7 @@ void start_block(Stream& stream, Work& work) {
   block->stream = &stream;
   block->work = &work;
   block->done = work.done;
+  block->token = new_token();
   block->alive = launch.block;
   residents.push_back(block);
   ++stream.resident;
@@ -137,7 +139,8 @@ void start_block(Stream& stream, Work& work) {
     thread->view.rank = rank;
     thread->block = block;
     thread->state = State::kReady;
-    thread->fenced = false;
+    thread->snapshot = thread->courier = nullptr;
+    thread->carried = false;
     thread->seen.clear();
     thread->fiber.prepare(entry);
     if (thread->fiber.order == nullptr) thread->fiber.order = new_clock();
@@ -156,7 +159,6 @@ void finish_block(Block* block, bool in_peace) {
       clocks::release(block->done);
     }
     clocks::become(Fiber::host().order);
-    clocks::acquire(block->done);
   }
   for (Thread* thread : block->threads) {
     std::unique_ptr<Thread> owned(thread);
@@ -167,7 +169,6 @@ void finish_block(Block* block, bool in_peace) {
   auto* work = static_cast<Work*>(block->work);
   --stream->resident;
   if (++work->finished == work->launch->grid) {
-    clocks::acquire(work->done);
     if (++stream->at < stream->queue.size()) stream->queue[stream->at]->before = work->done;
   }
   std::erase(residents, block);
@@ -235,15 +236,23 @@ void run() {
   }
   running = nullptr;
   while (!residents.empty()) finish_block(residents.back(), false);
+  // Only now: a clock made on the way knows what the host knows, and must not learn of another stream by that.
+  for (const auto& stream : streams) {
+    for (const auto& work : stream->queue) {
+      if (work->done != nullptr) clocks::acquire(work->done);
+    }
+  }
   streams.clear();
   holder = nullptr;
   for (auto& thread : done_for_now) idle.push_back(std::move(thread));
   done_for_now.clear();
-  forget_tokens();
+  end_of_launch();
   if (failed) throw std::runtime_error(failure);
 }
 
 }  // namespace
+
+Thread::~Thread() { free_clock(fiber.order); }
 
 void set_schedule(const Schedule& chosen) {
   schedule = chosen;
