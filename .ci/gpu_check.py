@@ -4,8 +4,8 @@ python .ci/gpu_check.py [--wheels FOLDER] [--out FOLDER] [--skip-build] [--dry-r
 
 Nothing is fetched from anywhere: torch >= 2.11 is installed already, and so is a CUDA toolkit. What else is missing
 (tensordict, pytest, ninja, setuptools >= 77) comes from the wheels in --wheels, which are unpacked beside the sources
-and nowhere else. The library is built in place. Writes check.json, gpu.md and gpu.json; a stage that fails is written
-down, and the next one runs all the same.
+and nowhere else. The library is built in place. Writes check.json, gpu.md, gpu.json and the page of what was expected
+(roofline.md); a stage that fails is written down, and the next one runs all the same.
 
 Exit status: 0 when all passed (a goal that is missed is no failure, and stands in the table), 1 when something failed,
 2 where this cannot run at all. --dry-run goes through the same stages on the CPU, at tiny sizes and without building.
@@ -25,6 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "build/gpu-site"
+RESULTS = ROOT / "benchmarks/results"
 NEEDED = ("torch", "tensordict", "pytest", "setuptools", "numpy")
 TESTS = ["tests/gpu", "tests/ops/test_group_advantage.py"]
 
@@ -103,7 +104,7 @@ def main() -> int:
     """Run the stages; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--wheels", type=Path, help="folder of wheels for what is not installed")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results", help="folder for what came out")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for what came out")
     parser.add_argument("--skip-build", action="store_true", help="the library was built before")
     parser.add_argument("--dry-run", action="store_true", help="the same stages on the CPU, without building")
     parser.add_argument("--tests", nargs="*", default=TESTS, help="what pytest is given")
@@ -130,6 +131,10 @@ def main() -> int:
     report.unlink(missing_ok=True)
     device = ["--device", "cpu"] if dry else []
     stages.run("benchmark", "-m", "benchmarks.gpu", "--out", str(out), *device)
+    if not dry:
+        page = ROOT / "benchmarks/roofline.md" if out == RESULTS else out / "roofline.md"
+        given = ["--results", str(out / "gpu.json"), "--out", str(page)]
+        stages.run("expected against measured", "-m", "benchmarks.gpu.roofline", *given)
 
     failed = [name for name, stage in stages.done.items() if stage["status"]]
     if tests["tests"] == 0 or tests["skipped"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu import measuring
+from benchmarks.gpu import measuring, roofline
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.rows import FULL, TINY, rows
 
@@ -83,3 +84,44 @@ def test_goals_are_judged_by_what_was_measured():
     result = measuring.Result(row, {"torchrb": (10.0, 9.0, 11.0)}, bandwidth=0.81, launches=2, waits=0)
     assert [met for _, _, met in verdicts(result, True)] == [True, False, True]
     assert [met for _, _, met in verdicts(result, False)] == [None] * 3
+
+
+LOG = """\
+ptxas info    : Compiling entry function '_ZN7torchrb16read_rows_kernelINS_8LaneTeamEEEvNS_9LeafTableE' for 'sm_90'
+ptxas info    : Function properties for _ZN7torchrb16read_rows_kernelINS_8LaneTeamEEEvNS_9LeafTableE
+    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers, 100 bytes smem
+"""
+
+
+def test_every_row_is_on_paper(tmp_path):
+    (tmp_path / "read_rows.cu.txt").write_text(LOG)
+    table = roofline.paper()
+    assert sorted(table) == sorted(row.id for row in rows(FULL))
+    assert all(on_paper.expected_us > 0 and on_paper.limit for on_paper in table.values())
+    roofline.main(["--logs", str(tmp_path), "--out", str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    tracked = (ROOT / "benchmarks/roofline.md").read_text()
+    for row in rows(FULL):
+        assert f"| {row.title} |" in page and f"| {row.title} |" in tracked
+    assert "| `read_rows_kernel<LaneTeam>` | 64 | 12 | 0 | 128 | 540 | 50 % | registers |" in page
+
+
+def test_the_page_knows_every_kernel():
+    """What `roofline.md` says of registers is said of each kernel in the sources."""
+    tracked = (ROOT / "benchmarks/roofline.md").read_text()
+    for source in (ROOT / "csrc/cuda").glob("*.cuh"):
+        for name in re.findall(r"__global__ void (\w+)\(", source.read_text()):
+            assert f"`{name}" in tracked, f"{name}: make the page again, python -m benchmarks.gpu.roofline"
+
+
+def test_occupancy_is_what_leaves_least_room():
+    def kernel(**given):
+        return roofline.Kernel(
+            **({"name": "a", "registers": 32, "spills": 0, "stack": 0, "threads": 256, "shared": 0} | given)
+        )
+
+    assert kernel().occupancy == (100, "warps")
+    assert kernel(registers=128).occupancy == (25, "registers")
+    assert kernel(shared=100_000).occupancy == (25, "shared memory")
+    assert kernel(threads=32).occupancy == (50, "blocks")
