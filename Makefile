@@ -60,7 +60,8 @@ test: $(VENV)/.with-test
 	if ls torchrb/_native*.so >/dev/null 2>&1; then \
 		echo "=== tests with the native library ==="; \
 		TORCHRB_BACKEND=native $(PY) -m pytest $(PYTEST_ARGS); \
-		rest="--ignore=tests/packaging --ignore=tests/native --ignore=tests/simt"; \
+		rest="--ignore=tests/packaging --ignore=tests/native --ignore=tests/simt --ignore=tests/gpu/test_ops.py"; \
+		rest="$$rest --ignore=tests/test_gpu_check.py"; \
 	else \
 		echo "=== NOT RUN: tests with the native library, there is none (no C++20 compiler, or TORCHRB_NATIVE=0) ==="; \
 	fi; \
