@@ -1,6 +1,7 @@
 # make demo     train a small GRPO learner with and without replay (some minutes; saves replay.png)
 # make test     all tests, on the compiled path and on the plain one
 # make bench    one table: compiled against plain against torchrl, results checked before they are timed
+# make gpu-check  on a machine with a GPU, offline: build, tests, table (see .ci/gpu_check.py)
 # make lint     formatting, ruff, mypy, the walls between rooms
 # make build    the environment and the compiled kernels, nothing else
 # make format   put code in shape
@@ -15,6 +16,7 @@
 #   PYTEST_ARGS='tests/spec -x'
 #   DEMO_ARGS='--quick'   a demo of some seconds
 #   BENCH_ARGS='--only W1'
+#   WHEELS=folder, OUT=folder   of gpu-check: wheels for what is not installed, and where results go
 #   CXX=..., TORCHRB_NATIVE=0|1, TORCHRB_CUDA=auto|0|1   what is compiled, see setup.py
 
 VENV ?= .venv
@@ -42,7 +44,7 @@ TORCHRB_NATIVE ?= $(if $(filter 1,$(COMPILER)),1,0)
 export TORCHRB_NATIVE
 OPTIONS := native=$(TORCHRB_NATIVE) cuda=$(TORCHRB_CUDA) torch=$(TORCH)
 
-.PHONY: help build test demo bench lint format clean FORCE
+.PHONY: help build test demo bench gpu-check lint format clean FORCE
 .DEFAULT_GOAL := help
 
 help:
@@ -58,7 +60,8 @@ test: $(VENV)/.with-test
 	if ls torchrb/_native*.so >/dev/null 2>&1; then \
 		echo "=== tests with the native library ==="; \
 		TORCHRB_BACKEND=native $(PY) -m pytest $(PYTEST_ARGS); \
-		rest="--ignore=tests/packaging --ignore=tests/native --ignore=tests/simt"; \
+		rest="--ignore=tests/packaging --ignore=tests/native --ignore=tests/simt --ignore=tests/gpu/test_ops.py"; \
+		rest="$$rest --ignore=tests/test_gpu_check.py"; \
 	else \
 		echo "=== NOT RUN: tests with the native library, there is none (no C++20 compiler, or TORCHRB_NATIVE=0) ==="; \
 	fi; \
@@ -70,6 +73,10 @@ demo: $(VENV)/.with-demo
 
 bench: $(VENV)/.with-bench
 	$(PY) -m benchmarks --out out $(BENCH_ARGS)
+
+# No environment of its own: $(PYTHON) has the torch that fits the GPU, and nothing is fetched.
+gpu-check:
+	$(PYTHON) .ci/gpu_check.py $(if $(WHEELS),--wheels $(WHEELS)) $(if $(OUT),--out $(OUT)) $(GPU_ARGS)
 
 lint: $(VENV)/.with-lint
 	$(PY) -m ruff check .

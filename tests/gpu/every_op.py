@@ -10,25 +10,33 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from tests.gpu import test_ops
 from torchrb.ops.schemas import STRATEGIES, op_names
 
+
+def _each(test: Callable[..., None], *values: Any) -> Callable[[torch.device], None]:
+    def call(device: torch.device) -> None:
+        for value in values:
+            test(device, *value)
+
+    return call
+
+
 CASES: dict[str, Callable[[torch.device], None]] = {
-    "append_rows_": lambda device: test_ops.test_append_rows(device, 0),
-    "write_rows_": lambda device: [test_ops.test_write_rows(device, 0, renew) for renew in (True, False)] and None,
-    "read_rows": lambda device: test_ops.test_read_rows(device, 0),
-    "update_rows_if_": lambda device: [test_ops.test_update_rows_if(device, 0, v) for v in (True, False)] and None,
-    "clear_rows_": lambda device: test_ops.test_clear_rows(device, 0),
-    "draw_uniform": lambda device: test_ops.test_draw_uniform(device, 100),
-    "group_index_update_": lambda device: test_ops.test_group_index_update_and_sample_groups_after_any_history(
-        device, "any"
-    ),
-    "sample_groups": lambda device: [test_ops.test_sample_groups(device, s) for s in STRATEGIES] and None,
-    "balanced_subset": lambda device: test_ops.test_balanced_subset(device, 40),
-    "group_advantage": lambda device: test_ops.test_group_advantage(device, torch.float64),
+    "append_rows_": _each(test_ops.test_append_rows, (0,)),
+    "write_rows_": _each(test_ops.test_write_rows, (0, True), (0, False)),
+    "read_rows": _each(test_ops.test_read_rows, (0,)),
+    "update_rows_if_": _each(test_ops.test_update_rows_if, (0, True), (0, False)),
+    "clear_rows_": _each(test_ops.test_clear_rows, (0,)),
+    "draw_uniform": _each(test_ops.test_draw_uniform, (100,)),
+    "group_index_update_": _each(test_ops.test_group_index_update_and_sample_groups_after_any_history, ("any",)),
+    "sample_groups": _each(test_ops.test_sample_groups, *((strategy,) for strategy in STRATEGIES)),
+    "balanced_subset": _each(test_ops.test_balanced_subset, (40,)),
+    "group_advantage": _each(test_ops.test_group_advantage, (torch.float64,)),
 }
 
 

@@ -255,3 +255,10 @@ def test_a_batch_made_in_inference_mode_can_be_the_first():
         assert call(_xs, adopted) == [0, 1, 2]
     adopted.set_at_("x", torch.tensor([7]), [0])
     assert call(_xs, adopted) == [7, 1, 2]
+
+
+def test_a_storage_of_any_device_is_of_the_host_once_it_is_shared():
+    storage = LazyTensorStorage(4, device="auto")
+    storage.share()
+    slots, _ = storage.append({"x": torch.arange(3)})
+    assert slots.tolist() == [0, 1, 2] and storage[:]["x"].tolist() == [0, 1, 2] and storage._settled

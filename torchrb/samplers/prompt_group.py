@@ -104,7 +104,8 @@ class PromptGroupSampler(Sampler):
         self._ranked: Tensor | None = None  # the last reward template that was found to be of a type with an order
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_index": None, "_ranked": None}  # they belong to the process that made them
+        # They belong to the process that made them.
+        return self.__dict__ | {"_index": None, "_ranked": None, "_late": LateNumbers()}
 
     @property
     def strategy(self) -> str:

@@ -60,7 +60,7 @@ def resolve(index: Any, length: int | Tensor, device: torch.device, call: str) -
     """
     plain = settled(index, device, call)
     if isinstance(plain, slice):
-        chosen = range(*plain.indices(length))
+        chosen = range(*plain.indices(int(length)))
         slots = torch.arange(chosen.start, chosen.stop if len(chosen) else chosen.start, chosen.step, device=device)
     else:
         slots = plain

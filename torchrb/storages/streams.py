@@ -42,22 +42,35 @@ class DeviceLock:
         if self._device is not None:
             self._owned += [weakref.ref(tensor) for tensor in tensors]
 
-    def __enter__(self) -> DeviceLock:
+    def acquire(self) -> bool:
+        """Wait for the lock and take it."""
         self._lock.acquire()
         self._depth += 1
-        if self._depth == 1 and self._device is not None and not torch.cuda.is_current_stream_capturing():
-            stream = torch.cuda.current_stream(self._device)
-            if stream != self._stream:
-                if self._stream is not None:
-                    stream.wait_event(self._done)
-                for ref in self._owned:
-                    tensor = ref()
-                    if tensor is not None:
-                        tensor.record_stream(stream)
-                self._stream = stream
-        return self
+        if self._depth == 1:
+            try:
+                self._order()
+            except BaseException:  # an interrupt may come at any point of this
+                self.release()
+                raise
+        return True
 
-    def __exit__(self, *_: object) -> None:
+    def _order(self) -> None:
+        """Have the current stream wait for the call before, if that was on another."""
+        if self._device is None or torch.cuda.is_current_stream_capturing():
+            return
+        stream = torch.cuda.current_stream(self._device)
+        if stream == self._stream:
+            return
+        if self._stream is not None:
+            stream.wait_event(self._done)
+        for ref in self._owned:
+            tensor = ref()
+            if tensor is not None:
+                tensor.record_stream(stream)
+        self._stream = stream
+
+    def release(self) -> None:
+        """Give the lock back."""
         try:
             if self._depth == 1 and self._device is not None and not torch.cuda.is_current_stream_capturing():
                 self._stream = torch.cuda.current_stream(self._device)
@@ -65,3 +78,8 @@ class DeviceLock:
         finally:
             self._depth -= 1
             self._lock.release()
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

@@ -119,7 +119,9 @@ class LazyTensorStorage(Storage):
         return storage
 
     def share(self) -> None:
-        share(self)
+        with self.lock:
+            share(self)
+            self._settled = True  # other processes look at memory of the host
 
     @property
     def shared(self) -> bool:

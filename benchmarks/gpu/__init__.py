@@ -1,0 +1,1 @@
+"""The table for a GPU: ``python -m benchmarks.gpu``."""
