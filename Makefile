@@ -15,7 +15,7 @@
 #   TORCH='torch==2.13.0' another torch
 #   PYTEST_ARGS='tests/spec -x'
 #   DEMO_ARGS='--quick'   a demo of some seconds
-#   BENCH_ARGS='--only W1'
+#   BENCH_ARGS='--only w1/*'
 #   WHEELS=folder, OUT=folder   of gpu-check: wheels for what is not installed, and where results go
 #   CXX=..., TORCHRB_NATIVE=0|1, TORCHRB_CUDA=auto|0|1   what is compiled, see setup.py
 

@@ -41,8 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
         return not options.only or any(fnmatch(row_id, pattern) for pattern in options.only)
 
     table = [row for row in rows(scale) if wanted(row.id)]
+    ids = [*(row.id for row in table), *filter(wanted, [_MEMORY, *growth.ids()])]
+    if not ids:
+        parser.error(f"no row is named like {' or '.join(map(repr, options.only))}; --list prints the ids.")
     if options.list:
-        print("\n".join([*(row.id for row in table), *filter(wanted, [_MEMORY, *growth.ids()])]))
+        print("\n".join(ids))
         return 0
     torch.set_num_threads(1)
     gc.freeze()  # what was imported need not be looked at again before every row

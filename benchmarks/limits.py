@@ -1,7 +1,8 @@
 """What the machine allows: the same bytes moved by nothing but copies of bare memory.
 
 Reads: one memcpy of a contiguous piece from a moving place, and an `index_select` of each bare leaf at moving rows.
-Writes: one memcpy to a moving place, and a slice copy of each bare leaf to the moving position of its table.
+Writes: one memcpy to a moving place, a slice copy of each bare leaf to the moving position of its table, and an
+`index_copy_` of some bare leaves to random, different rows: a patch that asks nothing of the rows it lands on.
 """
 
 from __future__ import annotations
@@ -107,6 +108,24 @@ def memcpy_write(workload: Workload, rows: int, batch: int) -> Contender:
         return (base[cursor : cursor + fresh.numel()],)
 
     return Contender(lambda place: place.copy_(fresh), inputs)
+
+
+def index_copies(fields: Mapping[str, tuple[tuple[int, ...], torch.dtype]], rows: int, batch: int) -> Contender:
+    """Copy a batch of some leaves, given by row shape and dtype, to random, different rows of bare tables."""
+    leaves = {key: torch.ones(rows, *shape, dtype=dtype) for key, (shape, dtype) in fields.items()}
+    fresh = {key: torch.zeros(batch, *shape, dtype=dtype) for key, (shape, dtype) in fields.items()}
+    generator = torch.Generator().manual_seed(6)
+
+    def inputs() -> tuple[Tensor]:
+        for values in fresh.values():
+            values.add_(1)
+        return (torch.randperm(rows, generator=generator)[:batch],)
+
+    def call(slots: Tensor) -> None:
+        for key, leaf in leaves.items():
+            leaf.index_copy_(0, slots, fresh[key])
+
+    return Contender(call, inputs)
 
 
 def fill_copies(workload: Workload, rows: int) -> Contender:

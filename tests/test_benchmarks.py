@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks import limits, paths
+from benchmarks.__main__ import main
 from benchmarks.harness import Contender, Row, exponent, faster_than, measure, under, within
 from benchmarks.paths import growth
 from benchmarks.paths.group_draws import check_groups
@@ -64,6 +65,12 @@ def test_growth_memory_and_what_is_missing_are_told(results):
 
 def test_no_goal_is_judged_at_sizes_that_prove_nothing(results):
     assert all(goal["met"] is None for row in results[1]["rows"] for goal in row["goals"])
+
+
+def test_a_pattern_that_names_no_row_is_an_error(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--list", "--only", "w9/*"])
+    assert ended.value.code == 2 and "no row is named like 'w9/*'" in capsys.readouterr().err
 
 
 def test_rows_have_different_ids():

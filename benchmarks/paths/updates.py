@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import limits
 from benchmarks.buffers import available, ours_filled, torchrl_filled
 from benchmarks.harness import Contender, Row, faster_than
 from benchmarks.workloads import W3, Scale
@@ -78,6 +79,7 @@ def rows(scale: Scale) -> list[Row]:
                     f"W3: update_if_present, {size:,} rows, {text}{', with versions' if versioned else ''}",
                     ours=mine,
                     peers=available({"torchrl": theirs}),
+                    limits={"index_copy_": lambda o=options: limits.index_copies(PATCHES[o[2]], o[0], o[1])},
                     goals=[faster_than("torchrl", factor)],
                     peers_agree=True,
                 )
