@@ -1,9 +1,9 @@
 """A replay buffer that lives where the learner lives: groups of rollouts, drawn and patched on the device.
 
 Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
-`LazyStackStorage`. Samplers: `RandomSampler`, `PromptGroupSampler`. Writers: `RoundRobinWriter`,
-`TensorDictRoundRobinWriter`. Groups to gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether
-compiled kernels or plain torch serve a device.
+`LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`. Writers:
+`RoundRobinWriter`, `TensorDictRoundRobinWriter`. Groups to gradients: `MCAdvantageSelector`, `group_advantages`.
+`backend_of` tells whether compiled kernels or plain torch serve a device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
@@ -13,6 +13,7 @@ from torchrb.ops import backend_of as backend_of
 from torchrb.samplers import PromptGroupSampler as PromptGroupSampler
 from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
+from torchrb.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
 from torchrb.selection import MCAdvantageSelector as MCAdvantageSelector
 from torchrb.storages import LazyStackStorage as LazyStackStorage
 from torchrb.storages import LazyTensorStorage as LazyTensorStorage
@@ -37,6 +38,7 @@ __all__ = [
     "ReplayBuffer",
     "RoundRobinWriter",
     "Sampler",
+    "SamplerWithoutReplacement",
     "Storage",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
