@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict
 
 from tests.cases import STORAGES, buffer
+from tests.spec.pretended_gpu import GPU, pretended_gpu
 from torchrb import LazyTensorStorage, RandomSampler, SamplerWithoutReplacement
 from torchrb.ops import rng
 from torchrb.samplers import without_replacement
@@ -297,3 +298,30 @@ def test_another_sampler_in_between_changes_nothing():
     rb.sample(100)
     rb.set_sampler(own)
     assert sorted(first + drawn(rb, 5)) == list(range(8))
+
+
+def test_a_draw_into_a_graph_is_refused(monkeypatch):
+    """Its replays would know nothing of the pass."""
+    with pretended_gpu():
+        rb = buffer(LazyTensorStorage(8, device=GPU), sampler=SamplerWithoutReplacement())
+        rb.extend(rows(*range(8)).to(GPU))
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RuntimeError, match="every replay of a CUDA graph would draw the records of its capture"):
+            rb.sample(2)
+
+
+def test_a_draw_that_is_cut_off_can_be_made_again(monkeypatch):
+    rb = filled(300)
+    permuted = rng.permuted
+    monkeypatch.setattr(without_replacement, "_BLOCK", 64)
+    first = drawn(rb, 100)
+
+    def struck(*args):
+        monkeypatch.setattr(rng, "permuted", permuted)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rng, "permuted", struck)
+    with pytest.raises(KeyboardInterrupt):
+        rb.sample(150)
+    assert rb.stats()["pass_drawn"] == 100 and not rb.sampler.ran_out
+    assert sorted(first + drawn(rb, 150) + drawn(rb, 150)) == list(range(300))

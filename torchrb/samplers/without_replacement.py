@@ -87,7 +87,7 @@ class SamplerWithoutReplacement(Sampler):
         current = self._pass_over(storage)
         if current is None or current.left < fewest:
             current = _Pass(stored, storage.num_clears, None if seed is None else seed.clone())
-        slots = current.take(min(batch_size, current.left), storage.device)
+        slots = current.take(min(batch_size, current.left), storage)
         self._passes[storage] = current
         self._ran_out = current.left < fewest
         return slots, {}
@@ -117,32 +117,38 @@ class _Pass:
 
     def __init__(self, size: int, num_clears: int, seed: Tensor | None) -> None:
         self.size, self.num_clears, self.drawn = size, num_clears, 0
-        self._seed, self._counter = seed, 0
-        self._ahead: Tensor | None = None  # slots that are computed and not drawn
+        self._seed = seed
+        # Slots that are computed, how many were drawn before the first of them, and the counter after the last.
+        self._block: tuple[Tensor, int, int] = torch.empty(0, dtype=torch.int64), 0, 0
 
     @property
     def left(self) -> int:
         """Slots that are to be drawn yet."""
         return self.size - self.drawn
 
-    def take(self, num: int, device: torch.device) -> Tensor:
+    def take(self, num: int, storage: Storage) -> Tensor:
         """The next ``num`` of at least as many, int64."""
         if self._seed is None:
-            slots = torch.arange(self.drawn, self.drawn + num, device=device)
+            slots = torch.arange(self.drawn, self.drawn + num, device=storage.device)
         else:
-            ahead, counter = self._filled(num, self._seed)
-            # Copied, as what is drawn is its user's.
-            slots, self._ahead, self._counter = ahead[:num].clone(), ahead[num:], counter
+            block, first, _ = self._block
+            if first + block.shape[0] < self.drawn + num:
+                block, first, _ = self._block = self._computed(num, self._seed, storage)
+            slots = block[self.drawn - first : self.drawn - first + num].clone()  # what is drawn is its user's
         self.drawn += num
         return slots
 
-    def _filled(self, num: int, seed: Tensor) -> tuple[Tensor, int]:
-        """At least ``num`` slots ahead, and the counter after them."""
-        counter, parts = self._counter, [] if self._ahead is None else [self._ahead]
-        found = sum(part.shape[0] for part in parts)
+    def _computed(self, num: int, seed: Tensor, storage: Storage) -> tuple[Tensor, int, int]:
+        """A block of at least the next ``num`` slots."""
+        block, first, counter = self._block
+        parts = [block[self.drawn - first :].to(seed.device)]
+        found = parts[0].shape[0]
         while found < num:
             # Of the counters every other one gives a slot, at least, except for a small set, which is one block.
             end = min(counter + max(_BLOCK, 2 * (num - found)), rng.num_counters(self.size))
             parts.append(rng.permuted(seed, counter, end, self.size))
             found, counter = found + parts[-1].shape[0], end
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)), counter
+        block = torch.cat(parts)
+        if block.is_cuda:  # the next draw may be on another stream
+            storage.lock.owns(seed, block)
+        return block, self.drawn, counter
