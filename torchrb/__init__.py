@@ -1,9 +1,9 @@
 """A replay buffer that lives where the learner lives: groups of rollouts, drawn and patched on the device.
 
 Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
-`LazyStackStorage`. Samplers: `RandomSampler`, `PromptGroupSampler`. Writers: `RoundRobinWriter`,
-`TensorDictRoundRobinWriter`. Groups to gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether
-compiled kernels or plain torch serve a device.
+`LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`. Writers:
+`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`. Groups to gradients: `MCAdvantageSelector`,
+`group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
@@ -13,6 +13,7 @@ from torchrb.ops import backend_of as backend_of
 from torchrb.samplers import PromptGroupSampler as PromptGroupSampler
 from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
+from torchrb.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
 from torchrb.selection import MCAdvantageSelector as MCAdvantageSelector
 from torchrb.storages import LazyStackStorage as LazyStackStorage
 from torchrb.storages import LazyTensorStorage as LazyTensorStorage
@@ -20,6 +21,7 @@ from torchrb.storages import ListStorage as ListStorage
 from torchrb.storages import Storage as Storage
 from torchrb.storages import TensorStorage as TensorStorage
 from torchrb.updates import ConditionalUpdateResult as ConditionalUpdateResult
+from torchrb.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
 from torchrb.writers import RoundRobinWriter as RoundRobinWriter
 from torchrb.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 from torchrb.writers import Writer as Writer
@@ -28,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ConditionalUpdateResult",
+    "ImmutableDatasetWriter",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
@@ -37,6 +40,7 @@ __all__ = [
     "ReplayBuffer",
     "RoundRobinWriter",
     "Sampler",
+    "SamplerWithoutReplacement",
     "Storage",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",

@@ -97,6 +97,7 @@ class ReplayBuffer:
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove every record and go back to slot 0; handles to removed records stay stale for ever."""
+        self._writer.check_writable("empty")
         self._storage.clear(empty_write_count)
 
     def update_if_present(
@@ -124,6 +125,7 @@ class ReplayBuffer:
         is not stored; ValueError for a shape, a dtype, a version without key or a key without version, a version key
         in the patch, of several numbers, or with dots in it; TypeError for a mask as index. Nothing is written then.
         """
+        self._writer.check_writable("update_if_present")
         if not self._writer.tracks_generations:
             name = type(self._writer).__name__
             raise RuntimeError(
@@ -139,6 +141,7 @@ class ReplayBuffer:
 
     def set_at_(self, key: Any, value: Any, index: Any) -> ReplayBuffer:
         """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
+        self._writer.check_writable("set_at_")
         self._storage.set_fields(index, {key: value}, "set_at_")
         return self
 
@@ -156,6 +159,7 @@ class ReplayBuffer:
         return self._set_everywhere(fields, "update_")
 
     def _set_everywhere(self, fields: Mapping[Any, Any], call: str) -> ReplayBuffer:
+        self._writer.check_writable(call)
         self._storage.set_fields(slice(None), fields, call)
         return self
 
@@ -169,6 +173,7 @@ class ReplayBuffer:
         self[: len(pytree.tree_leaves(data)[0] if whole else data) if end is None else end] = data
 
     def __setitem__(self, index: Any, data: Any) -> None:
+        self._writer.check_writable("ReplayBuffer[...] =")
         self._storage.set(index, self._writer.prepared(data))
 
     # --- reading
@@ -232,8 +237,8 @@ class ReplayBuffer:
 
     @property
     def write_count(self) -> int:
-        """Records written through `add` and `extend` so far."""
-        return self._storage.write_count
+        """Records written through `add` and `extend` so far; 0 with an `ImmutableDatasetWriter`."""
+        return self._writer.write_count
 
     @property
     def batch_size(self) -> int | None:
@@ -257,7 +262,7 @@ class ReplayBuffer:
         with storage.lock:
             counters: dict[str, int | float | bool] = {
                 "size": len(storage),
-                "write_count": storage.write_count,
+                "write_count": self.write_count,
                 "prefetch_queue_size": 0,
                 "initialized": True,
             }

@@ -7,7 +7,15 @@ namespace torchrb {
 
 // Places in `control`. The lock is 0 whenever no op is running: it guards the others for the moment it takes to move
 // them.
-enum : int { kControlCursor, kControlLength, kControlWrites, kControlJournal, kControlStamp, kControlLock };
+enum : int {
+  kControlCursor,
+  kControlLength,
+  kControlWrites,
+  kControlJournal,
+  kControlStamp,
+  kControlLock,
+  kControlClears,
+};
 constexpr int64_t kControlSize = 8;
 
 // Places in the state of a group index.

@@ -31,6 +31,7 @@ void clear_rows(std::vector<Tensor> tables, Tensor control, Tensor journal, bool
             [&](int64_t i) { return retired[i]; });
   lock.set(kControlCursor, 0);
   lock.set(kControlLength, 0);
+  lock.claim(kControlClears, 1);
   if (reset_writes) lock.set(kControlWrites, 0);
 }
 

@@ -40,6 +40,7 @@ static __global__ void clear_rows_kernel(Headers headers, Journal journal, Clear
       [=](const ControlLock& lock) {
         lock.set(kControlCursor, 0);
         lock.set(kControlLength, 0);
+        lock.claim(kControlClears, 1);
         if (reset_writes) lock.set(kControlWrites, 0);
       },
       cells);

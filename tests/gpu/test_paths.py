@@ -17,6 +17,7 @@ from torchrb import (
     LazyTensorStorage,
     PromptGroupSampler,
     RandomSampler,
+    SamplerWithoutReplacement,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
     TensorStorage,
@@ -30,6 +31,8 @@ CPU = torch.device("cpu")
 def sampler_of(strategy: str, key: str = "g") -> Any:
     if strategy == "uniform":
         return RandomSampler()
+    if strategy == "without replacement":
+        return SamplerWithoutReplacement()
     return PromptGroupSampler(num_groups=GROUPS, group_key=key, strategy=strategy, reward_key=("next", "reward"))
 
 
@@ -82,7 +85,7 @@ def told_of(info: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("source", ["there", "host"])
 @pytest.mark.parametrize("text", [False, True], ids=["tensors", "strings"])
 @pytest.mark.parametrize("layout", ["packed", "columns"])
-@pytest.mark.parametrize("strategy", SAMPLERS)
+@pytest.mark.parametrize("strategy", (*SAMPLERS, "without replacement"))
 @pytest.mark.filterwarnings("ignore:PromptGroupSampler")
 def test_a_history_on_a_device_is_the_one_on_a_cpu(device, strategy, layout, text, source):
     got = history(device, strategy, layout, text, device if source == "there" else CPU)

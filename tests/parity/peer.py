@@ -26,7 +26,14 @@ logging.getLogger("torchrl").setLevel(logging.ERROR)
 
 NAMES = (
     *("ReplayBuffer", "TensorDictReplayBuffer", "RandomSampler", "RoundRobinWriter", "TensorDictRoundRobinWriter"),
-    *("ListStorage", "LazyTensorStorage", "LazyStackStorage", "TensorStorage"),
+    *(
+        "SamplerWithoutReplacement",
+        "ImmutableDatasetWriter",
+        "ListStorage",
+        "LazyTensorStorage",
+        "LazyStackStorage",
+        "TensorStorage",
+    ),
 )
 PEER = SimpleNamespace(
     **{name: getattr(data, name) for name in NAMES},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import itertools
 import math
 import random
@@ -173,7 +174,69 @@ def test_the_same_calls_are_refused_with_the_same_exception(make):
     assert ours is theirs
 
 
+def without_replacement(lib, stored, batch_size=4, **options):
+    rb = lib.ReplayBuffer(
+        storage=lib.LazyTensorStorage(20), sampler=lib.SamplerWithoutReplacement(**options), batch_size=batch_size
+    )
+    rb.extend(torch.arange(stored))
+    return rb
+
+
+def test_without_replacement_the_options_are_the_same():
+    def history(lib):
+        parameters = inspect.signature(lib.SamplerWithoutReplacement.__init__).parameters.values()
+        return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters]
+
+    theirs, ours = both(history)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("stored", [4, 7, 10, 12])
+def test_without_replacement_passes_have_the_same_batches(stored, drop_last, shuffle):
+    def history(lib):
+        rb, told, seen = without_replacement(lib, stored, drop_last=drop_last, shuffle=shuffle), [], []
+        for _ in range(9):
+            batch = rb.sample().tolist()
+            seen += batch
+            told.append((len(batch) if shuffle else batch, bool(rb.sampler.ran_out)))
+            if rb.sampler.ran_out:
+                told.append((len(set(seen)), len(seen)))
+                seen = []
+        return told
+
+    theirs, ours = both(history)
+    assert ours == theirs
+
+
+def test_without_replacement_the_same_draws_are_refused_or_small():
+    def history(lib):
+        rb = without_replacement(lib, 3, batch_size=None)
+        told = [sorted(rb.sample(5).tolist()), outcome(lambda: without_replacement(lib, 3, drop_last=True).sample())]
+        rb.empty()
+        told.append(outcome(lambda: rb.sample(1)))
+        rb.extend(torch.arange(2))
+        return [*told, sorted(rb.sample(5).tolist())]
+
+    theirs, ours = both(history)
+    assert ours == theirs == [[0, 1, 2], ValueError, RuntimeError, [0, 1]]
+
+
 # --- different on purpose
+
+
+def test_without_replacement_a_pass_ends_while_the_storage_grows():
+    """In torchrl each record that is added begins the pass anew: some are drawn again, before others were at all."""
+
+    def history(lib):
+        rb, seen = without_replacement(lib, 12, shuffle=False), []
+        for _ in range(3):
+            seen += rb.sample().tolist()
+            rb.extend(torch.tensor([99]))
+        return seen
+
+    assert both(history) == ([0, 1, 2, 3] * 3, list(range(12)))
 
 
 def test_law_6_nan_never_beats_a_number():

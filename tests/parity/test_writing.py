@@ -210,3 +210,24 @@ def test_counters():
         return [*told, rb.stats()]
 
     assert_same(history)
+
+
+def test_a_dataset_that_allows_no_writing():
+    def history(lib):
+        rb = lib.ReplayBuffer(storage=lib.TensorStorage(torch.arange(4)), writer=lib.ImmutableDatasetWriter())
+        calls = (lambda: rb.add(torch.tensor(1)), lambda: rb.extend(torch.arange(2)), rb.empty)
+        refused = [outcome(call) for call in (*calls, lambda: rb.writer.extend(torch.arange(2)))]
+        told = rb.stats()["write_count"], len(rb), rb.writer.tracks_generations, rb.writer.generations_of(0).tolist()
+        return refused, told, sorted(set(rb.sample(100).tolist()))
+
+    assert_same(history)
+
+
+def test_a_dataset_that_allows_no_writing_cannot_be_written_in_place():
+    """torchrl refuses new records only."""
+
+    def history(lib):
+        rb = lib.ReplayBuffer(storage=lib.TensorStorage(torch.arange(4)), writer=lib.ImmutableDatasetWriter())
+        return outcome(lambda: rb.__setitem__(0, torch.tensor(9))), rb[:].tolist()
+
+    assert both(history) == ((None, [9, 1, 2, 3]), (RuntimeError, [0, 1, 2, 3]))

@@ -158,6 +158,11 @@ BUGS = [
         "test_a_sampler_that_is_moved_to_another_storage_forgets_the_first",
     ),
     Bug(
+        4, "a pass without replacement goes on when its records are gone", "samplers/without_replacement.py",
+        "current.num_clears != storage.num_clears or ", "",
+        "test_a_pass_without_replacement_does_not_outlive_what_it_was_over",
+    ),
+    Bug(
         4, "each process keeps a journal of its own", "storages/sharing.py",
         "storage.control, storage.journal = self.control, self.journal", "storage.control = self.control",
         "test_a_draw_sees_what_another_process_wrote_and_patched",
@@ -202,6 +207,11 @@ BUGS = [
         7, "each draw builds the group index anew", "groups.py",
         "storage.journal, *column, always)", "storage.journal, *column, True)",
         "test_a_draw_looks_at_the_rows_written_since_the_last_and_at_no_other",
+    ),
+    Bug(
+        7, "a pass without replacement is permuted whole when it begins", "samplers/without_replacement.py",
+        "counter + max(_BLOCK, 2 * (num - found))", "2**60",
+        "test_a_pass_is_computed_as_it_is_drawn",
     ),
     Bug(
         7, "an index that is up to date is brought up to date", "groups.py",

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from torchrb import LazyTensorStorage, PromptGroupSampler, RandomSampler, ReplayBuffer
+from torchrb import LazyTensorStorage, PromptGroupSampler, RandomSampler, ReplayBuffer, SamplerWithoutReplacement
 
 PINNED = Path(__file__).with_name("draw_table.json")
 STRATEGIES = ("random", "recency", "reward", "variance")
@@ -61,6 +61,10 @@ def _draws(layout: str) -> Iterator[tuple[str, list[int]]]:
         rb.generator.manual_seed(n)
         yield f"uniform, {len(rb)} rows", rb.sample(12, return_info=True)[1]["index"].tolist()
         yield f"uniform, {len(rb)} rows, next", rb.sample(5, return_info=True)[1]["index"].tolist()
+        rb.set_sampler(SamplerWithoutReplacement())
+        for part in ("first", "next"):
+            yield f"without replacement, {len(rb)} rows, {part}", rb.sample(40, return_info=True)[1]["index"].tolist()
+        rb.set_sampler(RandomSampler())
     rb.set_at_("reward float32", torch.tensor([0.5, 99.0]), torch.tensor([3, 60]))  # parts of records stay as old
 
     def groups(key: str, strategy: str, reward: str, num_groups: int, per_group: int) -> list[int]:

@@ -82,6 +82,7 @@ NAMES = (
     "RandomSampler",
     "TensorDictReplayBuffer",
     "TensorStorage",
+    "ImmutableDatasetWriter",
 )
 
 LATER: dict[str, dict[str, str]] = {

@@ -23,6 +23,7 @@ from torchrb import (
     PromptGroupSampler,
     ReplayBuffer,
     RoundRobinWriter,
+    SamplerWithoutReplacement,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
     TensorStorage,
@@ -235,6 +236,12 @@ PARTS = {
         ("TensorDictRoundRobinWriter", "ReplayBuffer"),
     ),
 }
+
+DRAWS["a batch larger than a pass"] = Bad(
+    lambda rb: SamplerWithoutReplacement(drop_last=True).sample(rb.storage, 9, rb.generator),
+    ValueError,
+    ("SamplerWithoutReplacement", "batch_size=9", "5 stored", "drop_last=False"),
+)
 
 CHOICES = {
     "flat rewards": Bad(

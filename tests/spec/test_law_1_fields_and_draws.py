@@ -18,7 +18,7 @@ from tests.spec.builders import (
     numbers_of,
 )
 from tests.spec.snapshot import assert_unchanged, snapshot
-from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer
+from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer, SamplerWithoutReplacement
 
 
 class Uncopyable:
@@ -145,6 +145,7 @@ def test_a_draw_that_fails_takes_no_random_number(kind):
         (full, None, dict(batch_size=0)),
         (full, None, dict(batch_size=True)),
         (full, None, dict(batch_size=2.0)),
+        (full, SamplerWithoutReplacement(drop_last=True), dict(batch_size=9)),
         (full, group_sampler(), dict(batch_size=10)),
         (full, PromptGroupSampler(num_groups=2, group_key="more"), dict(batch_size=4)),
         (

@@ -23,7 +23,15 @@ from tests.spec.builders import (
     numbers_of,
 )
 from tests.spec.histories import OTHER, WHOLE, History
-from torchrb import PromptGroupSampler, RandomSampler, ReplayBuffer, Sampler, TensorDictReplayBuffer, TensorStorage
+from torchrb import (
+    PromptGroupSampler,
+    RandomSampler,
+    ReplayBuffer,
+    Sampler,
+    SamplerWithoutReplacement,
+    TensorDictReplayBuffer,
+    TensorStorage,
+)
 
 # Every strategy on packed records; elsewhere one of those that read the rewards tells whether rows are seen.
 COMBINATIONS = [("packed", strategy) for strategy in STRATEGIES] + [
@@ -245,3 +253,36 @@ def test_what_was_emptied_is_neither_counted_nor_drawn(kind, strategy):
     assert (rb.stats()["num_groups"], rb.stats()["num_singleton_groups"]) == (1, 0)
     batch, info = rb.sample(1, return_info=True)
     assert info["num_groups"] == 1 and info["group_size"].tolist() == [2] and batch["n"].item() in (31, 34)
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+def test_a_pass_without_replacement_is_over_the_storage_as_it_is(kind):
+    history = History(kind, capacity=6, seed=4)
+    rb, sampler, clears, seen = history.rb, SamplerWithoutReplacement(), 0, []
+    rb.set_sampler(sampler)
+    for _ in range(60):
+        history.step()
+        if not history.length:
+            continue
+        if rb.storage.num_clears != clears:  # what was stored is gone, and with it the pass
+            clears, seen = rb.storage.num_clears, []
+        records, info = rb.sample(2, return_info=True)
+        slots = info["index"].tolist()
+        numbers = numbers_of(records) if kind == "list" else records["n"].tolist()
+        assert numbers == [history.slots[slot].number for slot in slots]
+        seen += slots
+        assert len(seen) == len(set(seen))
+        if sampler.ran_out:
+            assert sorted(seen) == list(range(len(seen)))
+            seen = []
+
+
+@pytest.mark.parametrize("num", [3, 5, 6])
+@pytest.mark.parametrize("kind", STORAGES)
+def test_a_pass_without_replacement_does_not_outlive_what_it_was_over(kind, num):
+    rb = buffer_of(kind, 6, numbers=range(5), sampler=SamplerWithoutReplacement())
+    rb.sample(3)
+    rb.empty()
+    rb.extend(numbered(range(30, 30 + num)))
+    records = rb.sample(num)
+    assert sorted(numbers_of(records) if kind == "list" else records["n"].tolist()) == [*range(30, 30 + num)]

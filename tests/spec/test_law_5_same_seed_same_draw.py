@@ -21,7 +21,7 @@ import torchrb
 from tests.spec.builders import STORAGES, STRATEGIES, TENSOR_STORAGES, buffer_of, group_sampler, grouped_buffer
 from tests.spec.draw_table import PINNED, draw_table
 from tests.spec.histories import History
-from torchrb import LazyTensorStorage, PromptGroupSampler, RandomSampler, ReplayBuffer
+from torchrb import LazyTensorStorage, PromptGroupSampler, RandomSampler, ReplayBuffer, SamplerWithoutReplacement
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = torchrb.backend_of("cpu") == "native"
@@ -103,13 +103,14 @@ def test_threads_that_share_rows_change_no_bit(threads, strategy):
 
 SAMPLERS = {
     "uniform": RandomSampler,
+    "without replacement": SamplerWithoutReplacement,
     **{strategy: lambda strategy=strategy: group_sampler(strategy, num_groups=2) for strategy in STRATEGIES},
 }
 
 
 @pytest.mark.parametrize(
     ("kind", "sampler"),
-    [(kind, sampler) for kind in STORAGES for sampler in SAMPLERS if kind != "list" or sampler == "uniform"],
+    [(kind, sampler) for kind in STORAGES for sampler in SAMPLERS if kind != "list" or sampler not in STRATEGIES],
 )
 def test_a_draw_takes_one_number_from_the_buffers_generator(kind, sampler):
     rb = buffer_of(kind, 9, numbers=range(9), sampler=SAMPLERS[sampler](), seed=4)
@@ -133,7 +134,7 @@ def test_the_same_seed_draws_the_same_and_another_one_differs(sampler):
 
     assert draws(1, own=True) == draws(1, own=True) == draws(1, own=False)
     assert draws(1, own=True) != draws(2, own=True)
-    if sampler in ("uniform", "random"):
+    if sampler in ("uniform", "without replacement", "random"):
         first, *later = draws(1, own=True)
         assert first not in later
 

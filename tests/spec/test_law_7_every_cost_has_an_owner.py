@@ -21,10 +21,13 @@ from torchrb import (
     LazyTensorStorage,
     PromptGroupSampler,
     RandomSampler,
+    SamplerWithoutReplacement,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
 )
 from torchrb.groups import GroupIndex
+from torchrb.ops import rng
+from torchrb.samplers.without_replacement import _BLOCK
 
 GROUP = 8  # records of a group
 NATIVE = torchrb.backend_of("cpu") == "native"
@@ -109,6 +112,32 @@ def test_an_index_that_slept_looks_at_no_row_twice():
             rb.extend(records(0, 250))
         index.catch_up()
         assert index.rows_visited - before <= min(300, 250 * turns)
+
+
+# --- what a pass without replacement computes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 64, 3000])
+def test_a_pass_is_computed_as_it_is_drawn(monkeypatch, batch):
+    """At its start too: what is permuted for the first draws is of the batches' size, or a block, however much is
+    stored; and what one draw leaves over serves the next.
+    """
+    permuted, num_permuted, told = rng.permuted, [], []
+
+    def counted(seed, first, last, n):
+        num_permuted.append(last - first)
+        return permuted(seed, first, last, n)
+
+    monkeypatch.setattr(rng, "permuted", counted)
+    for stored in (20_000, 30_000):
+        rb = full_buffer(stored, "uniform")
+        rb.set_sampler(SamplerWithoutReplacement())
+        num_permuted.clear()
+        for _ in range(4):
+            rb.sample(batch)
+        told.append(sum(num_permuted))
+        assert 4 * batch <= told[-1] <= 2 * 4 * batch + 2 * _BLOCK
+        assert batch > 64 or len(num_permuted) == 1
 
 
 # --- ops that a call makes ------------------------------------------------------------------------------------------

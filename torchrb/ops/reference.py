@@ -20,6 +20,7 @@ from torchrb.ops.reference_draws import draw_uniform, group_index_update_, sampl
 from torchrb.ops.reference_returns import balanced_subset, group_advantage
 from torchrb.ops.reference_tables import cells_of, header_of, sortable, typed
 from torchrb.ops.schemas import (
+    CONTROL_CLEARS,
     CONTROL_CURSOR,
     CONTROL_JOURNAL,
     CONTROL_LENGTH,
@@ -252,6 +253,7 @@ def clear_rows_(tables: list[Tensor], control: Tensor, journal: Tensor, reset_wr
     writes += _note(journal, counters, live)
     counters[CONTROL_CURSOR] = 0
     counters[CONTROL_LENGTH] = 0
+    counters[CONTROL_CLEARS] += 1
     if reset_writes:
         counters[CONTROL_WRITES] = 0
     _commit(writes + _publish(control, counters))

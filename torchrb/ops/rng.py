@@ -53,7 +53,7 @@ def permute(seed: Tensor, x: Tensor, n: int) -> Tensor:
     """
     if n == 1:
         return torch.zeros_like(x)
-    bits = max(_MIN_BITS, (n - 1).bit_length())
+    bits = _bits_of(n)
     if bits <= _TABLE_BITS:  # a long walk in a small set: one step of every element at once, then look-ups
         step = _feistel(seed, torch.arange(1 << bits, device=x.device), bits).tolist()
         images = []
@@ -68,6 +68,27 @@ def permute(seed: Tensor, x: Tensor, n: int) -> Tensor:
         x = torch.where(outside, _feistel(seed, x, bits), x)
         outside = x >= n
     return x
+
+
+def num_counters(n: int) -> int:
+    """How many counters `permuted` has for a set of ``n``: fewer than ``2 * n``, or 64."""
+    return 1 << _bits_of(n)
+
+
+def permuted(seed: Tensor, first: int, last: int, n: int) -> Tensor:
+    """A part of a permutation of ``[0, n)`` that ``seed`` selects, as a sequence: what the counters from ``first`` to
+    before ``last`` (at most `num_counters`) add to it, int64, some for each half or so of them.
+
+    The network of `permute` without the walk: a counter whose image is not below ``n`` adds nothing. So one pass over
+    the counters does, where neighbours are wanted together.
+    """
+    images = _feistel(seed, torch.arange(first, last, device=seed.device), _bits_of(n))
+    return images[images < n]
+
+
+def _bits_of(n: int) -> int:
+    """The bits of the network for a set of ``n``."""
+    return max(_MIN_BITS, (n - 1).bit_length())
 
 
 def _feistel(seed: Tensor, x: Tensor, bits: int) -> Tensor:

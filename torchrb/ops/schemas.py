@@ -33,7 +33,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_WRITES, CONTROL_JOURNAL, CONTROL_STAMP, CONTROL_LOCK = range(6)
+(
+    CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_WRITES, CONTROL_JOURNAL, CONTROL_STAMP, CONTROL_LOCK, CONTROL_CLEARS
+) = range(7)  # fmt: skip
 CONTROL_SIZE = 8
 HEADER_BYTES = 16
 SLOT_BUSY, SLOT_LIVE, SLOT_COUNT_SHIFT = 1, 2, 2
@@ -177,7 +179,9 @@ def _update_rows_if(
 
 @_declare("clear_rows_(Tensor(a!)[] tables, Tensor(b!) control, Tensor(c!) journal, bool reset_writes) -> ()")
 def _clear_rows(tables: list[Tensor], control: Tensor, journal: Tensor, reset_writes: bool) -> None:
-    """Retire every live record (generation +1, not live); cursor and length to 0, and the write count if asked."""
+    """Retire every live record (generation +1, not live); cursor and length to 0, and the write count if asked. Such
+    calls are counted in ``CONTROL_CLEARS``.
+    """
     return None
 
 

@@ -16,7 +16,14 @@ from torch import Tensor
 from torchrb import ops
 from torchrb.generations import generations_at
 from torchrb.journal import new_journal
-from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_SIZE, CONTROL_WRITES
+from torchrb.ops.schemas import (
+    CONTROL_CLEARS,
+    CONTROL_CURSOR,
+    CONTROL_JOURNAL,
+    CONTROL_LENGTH,
+    CONTROL_SIZE,
+    CONTROL_WRITES,
+)
 from torchrb.storages.indexing import Slots, is_single, resolve, settled
 from torchrb.storages.memory import zeros
 from torchrb.storages.staging import Staging
@@ -102,6 +109,11 @@ class Storage(ABC):
     def journal_position(self) -> int:
         """How many slots the journal was ever told of."""
         return int(self._counters[CONTROL_JOURNAL])
+
+    @property
+    def num_clears(self) -> int:
+        """How often what was stored has been cleared: after that, slots are given out anew."""
+        return int(self._counters[CONTROL_CLEARS])
 
     # --- rows
 

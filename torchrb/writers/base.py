@@ -42,6 +42,15 @@ class Writer(ABC):
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write a batch (or ``one`` record). Returns slots and the generation each row got, int64 ``[n]``."""
 
+    def check_writable(self, call: str) -> None:
+        """Asked before a buffer writes in any other way than `append`; a writer that allows no ``call`` raises."""
+        return None
+
+    @property
+    def write_count(self) -> int:
+        """Records written through `add` and `extend` so far, by every buffer on the storage."""
+        return self.storage.write_count
+
     def prepared(self, data: Any) -> Any:
         """What is stored of the data that a user hands in, whole records or some fields: here, all of it."""
         return data

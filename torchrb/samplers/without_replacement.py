@@ -1,0 +1,155 @@
+"""Passes over the storage: each record once."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrb.ops import rng
+from torchrb.samplers.base import Sampler, require_records, take_seed
+from torchrb.storages.base import Storage
+
+# Counters that are permuted at a time. Some 170 small operations cost the same for one counter as for a thousand, so
+# that the draws of a block share them; and a pass begins with one block, so it must not be long.
+_BLOCK = 8192
+
+
+class SamplerWithoutReplacement(Sampler):
+    """Draws each stored record once, in pseudo-random order, then starts over: passes over the storage.
+
+    Args:
+        drop_last: leave out the rest of a pass that is smaller than the batch. Otherwise that rest is a batch, smaller
+            than asked for (of all that is stored, when the batch is larger).
+        shuffle: draw in an order that the seed decides, another one for each pass; else in the order of slots, which
+            takes no random number.
+
+    A pass is over the slots that hold a record when it begins, at the first draw or the first after the last pass has
+    ended. A draw gives the record that its slot holds now: one that was overwritten or patched during the pass is drawn
+    as it is, once. What is written into a slot already drawn, or into one that was free, waits for the next pass; so a
+    pass ends however much is written meanwhile. After `ReplayBuffer.empty` the next draw begins a new pass. To begin
+    one at any time, put in a new sampler.
+
+    Passes belong to this sampler and the storage it draws from: two buffers on one storage that share a sampler share
+    the pass, and no thread draws what another one did; two samplers do not know of each other, and a sampler that is
+    copied or sent to another process begins anew there. A shuffling draw takes one number from the generator, and the
+    one that begins a pass uses it. What a draw costs depends on the batch, not on the buffer. On a GPU the host waits
+    for the counters at each draw.
+
+    Errors: RuntimeError when nothing is stored, or in the capture of a CUDA graph, whose replays would all draw the
+    same; ValueError with ``drop_last`` for a batch larger than what is stored. The pass stays where it was.
+
+    >>> import torch
+    >>> from torchrb import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
+    >>> rb = ReplayBuffer(storage=LazyTensorStorage(10), sampler=SamplerWithoutReplacement(), batch_size=4)
+    >>> _ = rb.extend(torch.arange(10))
+    >>> batches = [rb.sample() for _ in range(3)]
+    >>> [len(batch) for batch in batches], sorted(torch.cat(batches).tolist())
+    ([4, 4, 2], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    >>> rb.sampler.ran_out  # the next draw begins a new pass
+    True
+    """
+
+    def __init__(self, drop_last: bool = False, shuffle: bool = True) -> None:
+        for name, value in (("drop_last", drop_last), ("shuffle", shuffle)):
+            if not isinstance(value, bool):
+                raise TypeError(f"SamplerWithoutReplacement: {name} must be True or False, got {value!r}.")
+        self.drop_last, self.shuffle = drop_last, shuffle
+        self._ran_out = False
+        self._passes: weakref.WeakKeyDictionary[Storage, _Pass] = weakref.WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"drop_last": self.drop_last, "shuffle": self.shuffle}  # passes are over storages of this process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the last draw ended a pass: nothing is left, or, with ``drop_last``, less than a batch as large."""
+        return self._ran_out
+
+    def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
+        if storage.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "SamplerWithoutReplacement: every replay of a CUDA graph would draw the records of its capture. "
+                "Draw outside of the graph, or use RandomSampler."
+            )
+        require_records(storage)
+        stored, fewest = len(storage), batch_size if self.drop_last else 1
+        if stored < fewest:
+            raise ValueError(
+                f"SamplerWithoutReplacement: with drop_last a batch must fit into a pass, got batch_size={batch_size} "
+                f"and {stored} stored records. Write more first, ask for fewer, or use drop_last=False."
+            )
+        seed = take_seed(generator, storage) if self.shuffle else None
+        current = self._pass_over(storage)
+        if current is None or current.left < fewest:
+            current = _Pass(stored, storage.num_clears, None if seed is None else seed.clone())
+        slots = current.take(min(batch_size, current.left), storage)
+        self._passes[storage] = current
+        self._ran_out = current.left < fewest
+        return slots, {}
+
+    def stats(self, storage: Storage) -> dict[str, int]:
+        """``pass_size`` and ``pass_drawn``: records of the pass under way, and how many of them were drawn; both 0
+        where the next draw is the first of a pass, whatever its size.
+        """
+        current = self._pass_over(storage)
+        if current is None or not current.left:
+            return {"pass_size": 0, "pass_drawn": 0}
+        return {"pass_size": current.size, "pass_drawn": current.drawn}
+
+    def _pass_over(self, storage: Storage) -> _Pass | None:
+        """The pass under way, unless the storage was emptied since it began, or lost records in some other way."""
+        current = self._passes.get(storage)
+        if current is None or current.num_clears != storage.num_clears or current.size > len(storage):
+            return None
+        return current
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(drop_last={self.drop_last}, shuffle={self.shuffle})"
+
+
+class _Pass:
+    """An order of the slots below ``size``, computed a block at a time; without a seed they ascend."""
+
+    def __init__(self, size: int, num_clears: int, seed: Tensor | None) -> None:
+        self.size, self.num_clears, self.drawn = size, num_clears, 0
+        self._seed = seed
+        # Slots that are computed, how many were drawn before the first of them, and the counter after the last.
+        self._block: tuple[Tensor, int, int] = torch.empty(0, dtype=torch.int64), 0, 0
+
+    @property
+    def left(self) -> int:
+        """Slots that are to be drawn yet."""
+        return self.size - self.drawn
+
+    def take(self, num: int, storage: Storage) -> Tensor:
+        """The next ``num`` of at least as many, int64."""
+        if self._seed is None:
+            slots = torch.arange(self.drawn, self.drawn + num, device=storage.device)
+        else:
+            block, first, _ = self._block
+            if first + block.shape[0] < self.drawn + num:
+                block, first, _ = self._block = self._computed(num, self._seed, storage)
+            slots = block[self.drawn - first : self.drawn - first + num].clone()  # what is drawn is its user's
+        self.drawn += num
+        return slots
+
+    def _computed(self, num: int, seed: Tensor, storage: Storage) -> tuple[Tensor, int, int]:
+        """A block of at least the next ``num`` slots."""
+        block, first, counter = self._block
+        parts = [block[self.drawn - first :].to(seed.device)]
+        found = parts[0].shape[0]
+        while found < num:
+            # Of the counters every other one gives a slot, at least, except for a small set, which is one block.
+            end = min(counter + max(_BLOCK, 2 * (num - found)), rng.num_counters(self.size))
+            parts.append(rng.permuted(seed, counter, end, self.size))
+            found, counter = found + parts[-1].shape[0], end
+        block = torch.cat(parts)
+        if block.is_cuda:  # the next draw may be on another stream
+            storage.lock.owns(seed, block)
+        return block, self.drawn, counter
