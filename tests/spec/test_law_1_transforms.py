@@ -91,7 +91,7 @@ def test_no_write_waits_for_a_transform(kind, call):
 
         other = threading.Thread(target=others, daemon=True)
         other.start()
-        assert done.wait(30), "the storage was locked while a transform ran"
+        assert done.wait(10), "the storage was locked while a transform ran"
         other.join()
         return data
 
