@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.multiprocessing as mp
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -212,6 +213,25 @@ def test_a_tensordict_module_adds_its_fields():
     assert "next" not in rb.storage[:].keys()
 
 
+def encoded(texts: dict[str, list[str]]) -> dict[str, torch.Tensor]:
+    return {"length": torch.tensor([len(text) for text in texts["text"]])}
+
+
+def test_what_only_an_inverse_makes_storable_is_written_by_every_call():
+    rb = numbers().append_transform(encoded, invert=True)
+    rb.extend({"text": ["a", "bc", "def", "ghij"]})
+    rb[1:3] = {"text": ["five!", "sixsix"]}
+    assert rb[:]["length"].tolist() == [1, 5, 6, 4]
+    rb.write_all({"text": ["", "a much longer text", "ab"]})  # as many records as the inverse makes
+    assert rb[:]["length"].tolist() == [0, 18, 2, 4]
+
+
+def test_none_is_a_record_like_any_other():
+    rb = ReplayBuffer(storage=ListStorage(4), collate_fn=list, transform=Compose(Tell("a", [])))
+    rb.add(None)
+    assert rb[0] is None and rb[:] == [None]
+
+
 # --- handles
 
 
@@ -412,6 +432,23 @@ def test_a_buffer_is_pickled_with_its_transforms_or_with_what_makes_them():
     rb.transform.append(functools.partial(torch.add, other=1))
     copied = pickle.loads(pickle.dumps(rb)).transform
     assert not copied.pending and copied(torch.tensor(1.0)) == 7.0 and len(list(copied.parameters())) == 1
+
+
+def write_and_tell(rb: ReplayBuffer, told: Any) -> None:
+    pending = rb._transform.pending
+    rb.extend(torch.tensor([5.0, 6.0]))
+    told.put((pending, rb[:].tolist()))
+
+
+def test_another_process_makes_the_transform_for_itself():
+    context = mp.get_context("spawn")
+    rb, told = numbers(transform_factory=make_shift, shared=True), context.Queue()
+    process = context.Process(target=write_and_tell, args=(rb, told))
+    process.start()
+    pending, read = told.get(timeout=120)
+    process.join()
+    assert pending and read == [5.0, 6.0] and process.exitcode == 0
+    assert rb._transform.pending and rb.storage[:].tolist() == [0.0, 1.0] and rb[:].tolist() == read
 
 
 # --- what is no transform

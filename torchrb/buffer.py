@@ -168,12 +168,13 @@ class ReplayBuffer:
 
     def write_all(self, data: Any, end: int | None = None) -> None:
         """Overwrite the first ``end`` records (default: as many as ``data`` has), whole, in slot order."""
-        whole = isinstance(data, Mapping | tuple) and not isinstance(
-            self._storage, ListStorage
-        )  # a pytree, not records
         if end is not None and not hasattr(end, "__index__"):
             raise TypeError(f"write_all: end must be an int or None, got {end!r}.")
-        self[: len(pytree.tree_leaves(data)[0] if whole else data) if end is None else end] = data
+        data = self._transform.inv(data)
+        if end is None:
+            whole = isinstance(data, Mapping | tuple) and not isinstance(self._storage, ListStorage)  # not records
+            end = len(pytree.tree_leaves(data)[0] if whole else data)
+        self._storage.set(slice(None, end), self._writer.prepared(data))
 
     def __setitem__(self, index: Any, data: Any) -> None:
         self._storage.set(index, self._writer.prepared(self._transform.inv(data)))

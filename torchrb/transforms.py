@@ -53,14 +53,14 @@ class Compose(nn.Module):
     def forward(self, data: Any) -> Any:
         """The data, as the transforms make it for a reader."""
         for step in self.steps():
-            data = _returned(step(data), step)
+            data = _applied(step, data, step)
         return data
 
     def inv(self, data: Any) -> Any:
         """The data, as the transforms make it for the storage."""
         for step in reversed(self.steps()):
             if callable(inverse := getattr(step, "inv", None)):
-                data = _returned(inverse(data), step)
+                data = _applied(inverse, data, step)
         return data
 
     def steps(self) -> tuple[Transform, ...]:
@@ -202,10 +202,11 @@ def _checked(transform: Any, call: str) -> Transform:
     return transform
 
 
-def _returned(data: Any, step: Transform) -> Any:
-    if data is None:
+def _applied(function: Transform, data: Any, step: Transform) -> Any:
+    made = function(data)
+    if made is None and data is not None:
         raise TypeError(f"transform {_name(step)} returned None. Return the data, also where it was changed in place.")
-    return data
+    return made
 
 
 def _name(step: Any) -> str:
