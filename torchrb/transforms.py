@@ -58,7 +58,7 @@ class Compose(nn.Module):
 
     def inv(self, data: Any) -> Any:
         """The data, as the transforms make it for the storage."""
-        for step in reversed(self.steps()):
+        for step in self.steps()[::-1]:
             if callable(inverse := getattr(step, "inv", None)):
                 data = _applied(inverse, data, step)
         return data
