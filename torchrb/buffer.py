@@ -174,10 +174,13 @@ class ReplayBuffer:
         if end is None:
             whole = isinstance(data, Mapping | tuple) and not isinstance(self._storage, ListStorage)  # not records
             end = len(pytree.tree_leaves(data)[0] if whole else data)
-        self._storage.set(slice(None, end), self._writer.prepared(data))
+        self._overwrite(slice(None, end), data)
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        self._storage.set(index, self._writer.prepared(self._transform.inv(data)))
+        self._overwrite(index, self._transform.inv(data))
+
+    def _overwrite(self, index: Any, data: Any) -> None:
+        self._storage.set(index, self._writer.prepared(data))
 
     # --- reading
 
