@@ -2,8 +2,8 @@
 
 Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
 `LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`. Writers:
-`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`. Groups to gradients: `MCAdvantageSelector`,
-`group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a device.
+`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`. Transforms: `Compose`. Groups to gradients:
+`MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
@@ -20,6 +20,7 @@ from torchrb.storages import LazyTensorStorage as LazyTensorStorage
 from torchrb.storages import ListStorage as ListStorage
 from torchrb.storages import Storage as Storage
 from torchrb.storages import TensorStorage as TensorStorage
+from torchrb.transforms import Compose as Compose
 from torchrb.updates import ConditionalUpdateResult as ConditionalUpdateResult
 from torchrb.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
 from torchrb.writers import RoundRobinWriter as RoundRobinWriter
@@ -29,6 +30,7 @@ from torchrb.writers import Writer as Writer
 __version__ = "0.1.0"
 
 __all__ = [
+    "Compose",
     "ConditionalUpdateResult",
     "ImmutableDatasetWriter",
     "LazyStackStorage",

@@ -1,6 +1,7 @@
 """The buffer: storage, writer and sampler wired together, in order, under the storage's lock. Nothing else.
 
 extend: data -> writer -> storage.append -> one op. sample: sampler -> slots -> storage.read -> one op -> batch.
+Transforms stand before the writer and behind the read, and run without the lock: they are user's code, and may be slow.
 update_if_present: `updates.plan` validates -> `updates.apply` -> one op.
 """
 
@@ -14,10 +15,11 @@ import torch.utils._pytree as pytree
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrb import updates
+from torchrb import transforms, updates
 from torchrb.collate import stack_records
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
+from torchrb.transforms import Compose, Transform
 from torchrb.writers import RoundRobinWriter, TensorDictRoundRobinWriter, Writer
 
 _Part = TypeVar("_Part")
@@ -33,6 +35,8 @@ class ReplayBuffer:
         writer: a `Writer`, or a callable that makes one. Default: `RoundRobinWriter`.
         collate_fn: what is done with the records that were read, before they are returned. Default: lists of records
             (`ListStorage`) are stacked where that is possible, other batches are returned as they are.
+        transform: a callable on what is read; its method ``inv``, if any, on what is written. `Compose` chains several.
+        transform_factory: instead of a transform, what makes it; called once, when a transform is first needed.
         batch_size: records in a sample; can be given to `sample` instead.
         generator: a `torch.Generator` to take seeds from; default: torch's global one.
         shared: several processes will use this buffer; see `share`.
@@ -59,10 +63,13 @@ class ReplayBuffer:
         sampler: Sampler | Callable[[], Sampler] | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
+        transform: Transform | None = None,
+        transform_factory: Callable[[], Transform] | None = None,
         batch_size: int | None = None,
         generator: torch.Generator | None = None,
         shared: bool = False,
     ) -> None:
+        self._transform = transforms.chain(transform, transform_factory, type(self).__name__)
         self._storage = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
         self._sampler = _made("sampler", sampler, Sampler, RandomSampler)
         self._writer = _made("writer", writer, Writer, self._default_writer)
@@ -78,13 +85,13 @@ class ReplayBuffer:
     # --- writing
 
     def add(self, data: Any) -> int:
-        """Write one record; returns its slot."""
-        return self._writer.add(data)
+        """Write one record, after the inverse transforms; returns its slot."""
+        return self._writer.add(self._transform.inv(data))
 
     def extend(
         self, data: Any, *, update_priority: bool | None = None, return_generations: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Write a batch of records, over the oldest ones when the storage is full.
+        """Write a batch of records, after the inverse transforms, over the oldest ones when the storage is full.
 
         ``data``: a tensordict, tensor, tuple or dict of tensors with a first dimension, or a list of records.
         Returns the slots, int64 ``[n]``; with ``return_generations`` also the generation that each row got, so that
@@ -92,7 +99,7 @@ class ReplayBuffer:
         with samplers that keep no priorities. KeyError or ValueError, with nothing written, for fields, shapes or
         dtypes that are not those of the storage.
         """
-        slots, generations = self._writer.append(data)
+        slots, generations = self._writer.append(self._transform.inv(data))
         return (slots, generations) if return_generations else slots
 
     def empty(self, empty_write_count: bool = True) -> None:
@@ -165,21 +172,25 @@ class ReplayBuffer:
 
     def write_all(self, data: Any, end: int | None = None) -> None:
         """Overwrite the first ``end`` records (default: as many as ``data`` has), whole, in slot order."""
-        whole = isinstance(data, Mapping | tuple) and not isinstance(
-            self._storage, ListStorage
-        )  # a pytree, not records
         if end is not None and not hasattr(end, "__index__"):
             raise TypeError(f"write_all: end must be an int or None, got {end!r}.")
-        self[: len(pytree.tree_leaves(data)[0] if whole else data) if end is None else end] = data
+        data = self._transform.inv(data)
+        if end is None:
+            whole = isinstance(data, Mapping | tuple) and not isinstance(self._storage, ListStorage)  # not records
+            end = len(pytree.tree_leaves(data)[0] if whole else data)
+        self._overwrite(slice(None, end), data)
 
     def __setitem__(self, index: Any, data: Any) -> None:
+        self._overwrite(index, self._transform.inv(data))
+
+    def _overwrite(self, index: Any, data: Any) -> None:
         self._writer.check_writable("ReplayBuffer[...] =")
         self._storage.set(index, self._writer.prepared(data))
 
     # --- reading
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """Draw a batch with the sampler.
+        """Draw a batch with the sampler, and transform it.
 
         ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
         ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
@@ -196,7 +207,7 @@ class ReplayBuffer:
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
-        data = self._finished(collate(data), info)
+        data = self._transformed(collate(data), info)
         if not return_info:
             return data
         return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
@@ -218,7 +229,7 @@ class ReplayBuffer:
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
             data = collate(data)
-        return self._finished(data, {"index": slots.flat.view(slots.shape).clone()})
+        return self._transformed(data, {"index": slots.flat.view(slots.shape).clone()})
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """The first ``end`` records (default: all) in slot order."""
@@ -226,9 +237,53 @@ class ReplayBuffer:
             raise TypeError(f"read_all_in_order: end must be an int or None, got {end!r}.")
         return self[:end]
 
+    def _transformed(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+        """Merged records, as they are returned. Their handles come last: no transform can change what they name."""
+        if not self._transform.steps():
+            return self._finished(data, info)
+        data = transforms.for_reader(self._transform, data)
+        try:
+            return self._finished(data, info)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{type(self).__name__}: the slots of {[*info['index'].shape]} records do not go with the batch of "
+                f"{[*data.batch_size]} that a transform returned. Keep the rows, and choose among them after sampling."
+            ) from error
+
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
-        """Merged records, as they are returned. ``info``: their slots and generations."""
+        """Transformed records, as they are returned. ``info``: their slots and generations."""
         return data
+
+    # --- transforms
+
+    @property
+    def transform(self) -> Compose:
+        """The transforms, in the order in which they are applied to what is read."""
+        self._transform.steps()
+        return self._transform
+
+    def append_transform(self, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
+        """Put a transform behind those that are there; returns the buffer.
+
+        ``invert``: its call is applied to what is written, and its ``inv``, if it has one, to what is read.
+
+        On the way in it receives the very object that was handed to `add`, `extend`, ``rb[i] =`` or `write_all`, before
+        that is validated. Other writes, to some fields or through a part of the buffer, take values as they are stored.
+
+        >>> import torch
+        >>> from torchrb import LazyTensorStorage, ReplayBuffer
+        >>> rb = ReplayBuffer(storage=LazyTensorStorage(4)).append_transform(lambda x: 10 * x)
+        >>> _ = rb.append_transform(lambda x: x - 1, invert=True).extend(torch.arange(3))
+        >>> rb.storage[:], rb[:]
+        (tensor([-1,  0,  1]), tensor([-10,   0,  10]))
+        """
+        self._transform.append(transforms.directed(transform, invert, "append_transform"))
+        return self
+
+    def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> ReplayBuffer:
+        """Put a transform before the one at ``index``, otherwise as `append_transform` does; returns the buffer."""
+        self._transform.insert(index, transforms.directed(transform, invert, "insert_transform"))
+        return self
 
     # --- state
 
@@ -365,6 +420,8 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         parts = f"storage={self._storage}, sampler={self._sampler}, writer={self._writer}"
+        if self._transform.pending or self._transform.steps():
+            parts += f", transform={self._transform}"
         return f"{type(self).__name__}({parts}, batch_size={self._batch_size})"
 
 

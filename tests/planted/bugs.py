@@ -25,6 +25,18 @@ _REFERENCE = "ops/reference*.py"
 
 BUGS = [
     Bug(
+        1, "a transform runs while the buffer is locked", "buffer.py",
+        "        return self._writer.add(self._transform.inv(data))",
+        "        with self._storage.lock:\n            return self._writer.add(self._transform.inv(data))",
+        "test_no_write_waits_for_a_transform",
+    ),
+    Bug(
+        9, "a transform on the way in receives a copy", "buffer.py",
+        "self._writer.append(self._transform.inv(data))",
+        "self._writer.append(self._transform.inv(data.clone() if hasattr(data, 'clone') else data))",
+        "test_transforms_on_the_way_in_receive_the_very_object_and_what_they_return_is_copied",
+    ),
+    Bug(
         1, "a structure is learned from a batch that is then refused", "storages/tensor.py",
         "        structure = self.structure or structure_of(batch, self.device, call)\n",
         "        structure = self.structure or structure_of(batch, self.device, call)\n"
@@ -125,6 +137,12 @@ BUGS = [
         3, "a batch that wraps gives all its rows of a slot one generation", _REFERENCE,
         "counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1 + earlier", "counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1",
         "test_no_handle_is_given_out_twice_in_any_history",
+    ),
+    Bug(
+        3, "a transform gets at the handles of its batch", "buffer.py",
+        "        data = transforms.for_reader(self._transform, data)\n",
+        "        return transforms.for_reader(self._transform, self._finished(data, info))\n",
+        "test_no_transform_changes_what_a_handle_names",
     ),
     Bug(
         3, "writing a whole record at an index leaves its handle good", "storages/tensor.py",

@@ -33,12 +33,15 @@ NOW: dict[str, dict[str, str]] = {
     },
     "ReplayBuffer": {
         "__init__": (
-            "*, storage=None, sampler=None, writer=None, collate_fn=None, batch_size=None, generator=None, shared=False"
+            "*, storage=None, sampler=None, writer=None, collate_fn=None, transform=None, transform_factory=None,"
+            " batch_size=None, generator=None, shared=False"
         ),
         "add": "data",
+        "append_transform": "transform, *, invert=False",
         "batch_size": PROPERTY,
         "empty": "empty_write_count=True",
         "extend": "data, *, update_priority=None",
+        "insert_transform": "index, transform, *, invert=False",
         "next": "",
         "read_all_in_order": "end=None",
         "sample": "batch_size=None, return_info=False",
@@ -50,6 +53,7 @@ NOW: dict[str, dict[str, str]] = {
         "set_writer": "writer",
         "stats": "",
         "storage": PROPERTY,
+        "transform": PROPERTY,
         "update_": "input_dict_or_td, clone=False, *, keys_to_update=None",
         "update_if_present": "*, index, generation, patch, version_key=None, version=None, require_newer=False",
         "write_all": "data, end=None",
@@ -87,13 +91,11 @@ NAMES = (
 
 LATER: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
-        "append_transform": "transform, *, invert=False",
         "as_remote": "remote_config=None",
         "client": "",
         "dump": "*args, **kwargs",
         "dumps": "path",
         "initialized": PROPERTY,
-        "insert_transform": "index, transform, *, invert=False",
         "is_alive": PROPERTY,
         "load": "*args, **kwargs",
         "loads": "path",
@@ -104,15 +106,12 @@ LATER: dict[str, dict[str, str]] = {
         "service_backend": PROPERTY,
         "shutdown": "timeout=None",
         "start": "",
-        "transform": PROPERTY,
     },
 }
 LATER_PARAMETERS = (
     "sample_unit",
     "pin_memory",
     "prefetch",
-    "transform",
-    "transform_factory",
     "dim_extend",
     "consume_after_n_samples",
     "compilable",

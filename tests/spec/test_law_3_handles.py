@@ -134,6 +134,26 @@ def test_a_sample_tells_the_generation_of_what_it_holds(kind):
         assert history.handles[slot, generation].number == number
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [lambda batch: batch.exclude("text") + 1, lambda batch: batch.select("n"), lambda batch: batch.clone().lock_()],
+    ids=["arithmetic over all fields", "fields left out", "locked"],
+)
+@pytest.mark.parametrize("kind", STORAGES)
+def test_no_transform_changes_what_a_handle_names(kind, transform):
+    rb = buffer_of(kind, 5, numbers=range(7))  # two of them are gone
+    live = rb.writer.generations_of(torch.arange(5))
+    rb.append_transform(transform)
+    batch, info = rb.sample(20, return_info=True)
+    assert torch.equal(batch["index"], info["index"])
+    assert torch.equal(batch["index_generation"], info["index_generation"])
+    assert torch.equal(batch["index_generation"], live[batch["index"]])
+    assert torch.equal(
+        transform(torch.stack(rb.storage[:]) if kind == "list" else rb.storage[:])["n"][batch["index"]], batch["n"]
+    )
+    assert rb[torch.tensor([3, 1])]["index"].tolist() == [3, 1]
+
+
 @pytest.mark.parametrize("kind", TENSOR_STORAGES)
 def test_a_sampled_batch_goes_back_without_its_handles(kind):
     rb = buffer_of(kind, 4, numbers=range(4))

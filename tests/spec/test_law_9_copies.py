@@ -386,6 +386,40 @@ def test_an_array_of_objects_is_copied_with_all_it_holds():
     assert rb[0][0] == [1]
 
 
+def test_transforms_on_the_way_in_receive_the_very_object_and_what_they_return_is_copied():
+    received, returned = [], []
+
+    class Keeps:
+        def __call__(self, data: Any) -> Any:
+            return data
+
+        def inv(self, data: Any) -> Any:
+            received.append(data)
+            returned.append(data.clone())
+            return returned[-1]
+
+    for kind in STORAGES:
+        for write in (_extend, _set_item, _write_all):
+            rb = buffer_of(kind, 4, numbers=range(4))
+            rb.append_transform(Keeps())
+            rows = numbered(range(20, 24))
+            write(rb, rows)
+            assert received[-1] is rows
+            scribble(rows)
+            scribble(returned[-1])
+            assert numbers_of(rb[:]) == [20, 21, 22, 23]
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+def test_transforms_on_the_way_out_work_on_the_callers_own_batch(kind):
+    rb = buffer_of(kind, 4, numbers=range(20, 24))
+    rb.append_transform(lambda batch: batch.apply(lambda leaf: leaf.fill_(113)))  # in place
+    for read in (lambda: rb.sample(4), lambda: rb[:], lambda: rb[0], rb.read_all_in_order):
+        assert bool((read()["n"] == 113).all())
+        stored = rb.storage[:]
+        assert numbers_of(torch.stack(stored) if kind == "list" else stored) == [20, 21, 22, 23]
+
+
 def test_what_a_first_batch_makes_in_inference_mode_is_written_outside():
     for storage in (*STORAGES, "adopted"):
         with torch.inference_mode():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tensordict import TensorDict
+from torch.utils._pytree import tree_leaves, tree_map
 
 from torchrb import (
     LazyStackStorage,
@@ -50,7 +51,7 @@ def test_records_of_any_kind_with_a_collate_fn_that_leaves_them_alone():
 
 
 def test_a_pytree_of_tensors_comes_back_with_a_batch_dimension():
-    """The example of the page without its transform and its memory-mapped storage, which come later."""
+    """The example of the page without its memory-mapped storage, which comes later; then with its transform."""
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     record = {"tokens": torch.randn(3), "inner": {"pair": (torch.zeros(2), [torch.ones(1)])}, 30: -torch.ones(())}
     buffer.add(record)
@@ -58,6 +59,24 @@ def test_a_pytree_of_tensors_comes_back_with_a_batch_dimension():
     assert list(batch) == list(record) and batch["tokens"].shape == (10, 3) and batch[30].tolist() == [-1.0] * 10
     zeros, (ones,) = batch["inner"]["pair"]
     assert zeros.shape == (10, 2) and ones.shape == (10, 1) and bool((ones == 1).all())
+
+    buffer.append_transform(lambda tree: tree_map(lambda leaf: leaf * 0, tree))
+    batch = buffer.sample(10)
+    assert list(batch) == list(record) and batch["tokens"].shape == (10, 3)
+    assert not any(leaf.any() for leaf in tree_leaves(batch))
+
+
+def test_an_inverted_transform_changes_the_very_data_that_is_written():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
+    rollouts = TensorDict({"score": torch.zeros(10)}, [10])
+
+    def one_more(batch):
+        batch += 1
+        return batch
+
+    assert buffer.append_transform(one_more, invert=True) is buffer
+    buffer.extend(rollouts)
+    assert bool((rollouts == 1).all()) and bool((buffer.sample()["score"] == 1).all())
 
 
 def test_a_snapshot_of_the_counters():
