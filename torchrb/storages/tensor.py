@@ -13,7 +13,7 @@ from torchrb.ops.schemas import HEADER_BYTES, ORDERED_DTYPES, STALE, UPDATED
 from torchrb.storages.base import Column, Storage
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
-from torchrb.storages.memory import writable, zeros
+from torchrb.storages.memory import zeros
 from torchrb.storages.records import RecordTable, columns, packed
 from torchrb.storages.sharing import Sharing, share
 from torchrb.storages.staging import Finish, placing
@@ -327,7 +327,7 @@ class LazyTensorStorage(Storage):
         """Tensors that an op can read while it writes rows: copies of those that lie in memory of the user's own."""
         if not self._adopted:
             return tensors
-        return [tensor.clone() if _overlap(tensor, self._adopted) else tensor for tensor in tensors]
+        return [tensor.clone() if overlap(tensor, self._adopted) else tensor for tensor in tensors]
 
     def _no_slots(self) -> Tensor:
         return torch.empty(0, dtype=torch.int64, device=self.device)
@@ -465,58 +465,7 @@ class LazyTensorStorage(Storage):
         return Column(self._records.tables, self._records.leaf(number), self._records.templates[number])
 
 
-def _overlap(tensor: Tensor, others: list[Tensor]) -> bool:
+def overlap(tensor: Tensor, others: list[Tensor]) -> bool:
     """Whether a tensor lies, in part, in the memory of others; all of them contiguous."""
     begin, size = tensor.data_ptr(), tensor.nbytes
     return any(begin < other.data_ptr() + other.nbytes and other.data_ptr() < begin + size for other in others if size)
-
-
-class TensorStorage(LazyTensorStorage):
-    """A storage over tensors that exist already: every row counts as a record from the start.
-
-    Args:
-        storage: a tensordict, tensorclass, tensor or pytree of tensors, all with the same first dimension. Its tensors
-            are adopted when they are contiguous and on ``device``, and copied otherwise; an adopted tensor shows later
-            writes, and is the one thing a storage shares with its user.
-        max_size: if given, must equal that dimension.
-        device, ndim, compilable: as in `LazyTensorStorage`; ``device="auto"``: where the first of the tensors lies.
-
-    >>> import torch
-    >>> from torchrb import ReplayBuffer, TensorStorage
-    >>> rb = ReplayBuffer(storage=TensorStorage({"x": torch.arange(3)}))
-    >>> len(rb), rb.extend({"x": torch.tensor([7])}), rb[:]["x"]
-    (3, tensor([0]), tensor([7, 1, 2]))
-    """
-
-    def __init__(
-        self,
-        storage: Any,
-        max_size: int | None = None,
-        *,
-        device: torch.device | str = "cpu",
-        ndim: int = 1,
-        compilable: bool = False,
-    ) -> None:
-        where = device_of(storage) if device == "auto" else torch.empty(0, device=device).device
-        structure = structure_of(storage, where, "TensorStorage")
-        rows = structure.flatten(storage, where, "TensorStorage")
-        if max_size not in (None, rows.num):
-            raise ValueError(f"TensorStorage: max_size must be the {rows.num} rows of the data, got {max_size}.")
-        super().__init__(rows.num, device=where, ndim=ndim, compilable=compilable, layout="columns")
-        values = [writable(value) for value in rows.values]
-        for i, value in enumerate(values):
-            if _overlap(value, values[:i]):
-                raise ValueError(
-                    f"TensorStorage: field {shown(structure.leaves[i].key)!r} shares memory with another, so that "
-                    "a write to one would change the other. Clone it."
-                )
-        self.structure, self._numbers = structure, numbers_of(structure)
-        self._adopted = values
-        self._records = self._allocate(structure, where)
-        self._objects = rows.objects
-        with self.lock:
-            if self._on_gpu:
-                self.lock.owns(*self.tables)
-            slots = torch.arange(rows.num, device=self.device)
-            ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], True)
-            self.known_nonempty = self._on_gpu
