@@ -66,7 +66,7 @@ class GroupIndex:
         """Groups, and groups of one record, as they are now: a copy, on a GPU where it lies."""
         if self._numbers is None:
             return self.state[INDEX_GROUPS : INDEX_SINGLETONS + 1].clone()
-        return self._numbers[INDEX_GROUPS : INDEX_SINGLETONS + 1].tolist()
+        return [self._numbers[INDEX_GROUPS], self._numbers[INDEX_SINGLETONS]]
 
     def catch_up(self, *, always: bool = False) -> None:
         """Bring the index to the storage's present. The caller holds the storage's lock.

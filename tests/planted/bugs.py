@@ -38,10 +38,10 @@ BUGS = [
     ),
     Bug(
         1, "a structure is learned from a batch that is then refused", "storages/tensor.py",
-        "        structure = self.structure or structure_of(batch, self.device, call)\n",
-        "        structure = self.structure or structure_of(batch, self.device, call)\n"
+        "        structure = self.structure or structure_of(batch, device, call)\n",
+        "        structure = self.structure or structure_of(batch, device, call)\n"
         "        if self.structure is None:\n"
-        "            self._records, self.structure = self._allocate(structure), structure\n"
+        "            self._records, self.structure = self._allocate(structure, device), structure\n"
         "            self._objects = [[None] * self.max_size for _ in structure.object_keys]\n",
         "test_a_bad_first_batch_leaves_no_structure",
     ),
@@ -53,8 +53,8 @@ BUGS = [
     Bug(
         1, "slots are looked up before the data is copied", "storages/base.py",
         "            taken = self._take(data, is_single(index), call)\n"
-        "            self._put(resolve(index, len(self), self.device, call).flat, taken, call)\n",
-        "            slots = resolve(index, len(self), self.device, call).flat\n"
+        "            self._put(resolve(index, self.extent, self.device, call).flat, taken, call)\n",
+        "            slots = resolve(index, self.extent, self.device, call).flat\n"
         "            self._put(slots, self._take(data, is_single(index), call), call)\n",
         "test_a_record_is_not_written_where_the_buffer_was_emptied_meanwhile",
     ),
@@ -89,7 +89,7 @@ BUGS = [
         2, "a record's text is put beside it when the lock is gone", "storages/tensor.py",
         "                staging.written(self._placing(slots.tolist(), rows.objects))\n"
         "            return slots, generations\n\n    def _put(",
-        "                staging._noted = None\n"
+        "                staging.noted = None\n"
         "        self._placing(slots.tolist(), rows.objects)()\n        return slots, generations\n\n    def _put(",
         "test_nothing_is_torn_lost_or_mistaken",
     ),

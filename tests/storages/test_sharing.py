@@ -170,7 +170,7 @@ def test_a_first_write_that_is_cut_off_does_not_take_back_what_others_wrote_sinc
     settle = type(staging).settle
 
     def cut_off(self):
-        if self._noted is not None:
+        if self.noted is not None:
             monkeypatch.setattr(type(staging), "settle", settle)
             raise KeyboardInterrupt
         settle(self)

@@ -36,12 +36,13 @@ class Staging:
     """The write that is under way, if any: entered around the op that writes. All of it happens under the storage's
     lock.
 
-    ``position``: tells how far the storage's journal is; every op that writes a row moves it.
+    ``position``: tells how far the storage's journal is; every op that writes a row moves it. ``noted``: what is still
+    to be settled; None nearly always, so that hot paths look at it before they call `settle`.
     """
 
     def __init__(self, position: Callable[[], int]) -> None:
         self._position = position
-        self._noted: tuple[int | None, Finish] | None = None
+        self.noted: tuple[int | None, Finish] | None = None
 
     def __enter__(self) -> Staging:
         self.settle()
@@ -49,11 +50,11 @@ class Staging:
 
     def note(self, finish: Finish) -> None:
         """Say what has to be done once the op that comes next has written."""
-        self._noted = (self._position(), finish)
+        self.noted = (self._position(), finish)
 
     def written(self, finish: Finish) -> None:
         """Say what has to be done, now that the op has written and told where."""
-        self._noted = (None, finish)
+        self.noted = (None, finish)
 
     def __exit__(self, *_: object) -> None:
         self.settle()
@@ -62,9 +63,9 @@ class Staging:
         """Finish a write, or forget it if it has not written a row. Before anything looks at objects, and before any
         write.
         """
-        if self._noted is None:
+        if self.noted is None:
             return
-        position, finish = self._noted
+        position, finish = self.noted
         replaced = finish() if position is None or self._position() != position else None
-        self._noted = None
+        self.noted = None
         del replaced  # when all is in place: an object's own code (`__del__`) may write here

@@ -248,7 +248,8 @@ class LazyTensorStorage(Storage):
 
     def _fit(self, batch: Any, call: str) -> _Taken:
         """Hold a batch against the structure, or learn one from the first batch; None of it is visible yet."""
-        self._staging.settle()
+        if self._staging.noted:
+            self._staging.settle()
         device = self.device if self._settled else device_of(batch)
         structure = self.structure or structure_of(batch, device, call)
         rows = structure.flatten(batch, device, call)
@@ -336,7 +337,8 @@ class LazyTensorStorage(Storage):
 
     def find(self, key: Any, call: str) -> int:
         """The number of a tensor field, or ``~number`` of a non-tensor one. KeyError when there is none."""
-        self._staging.settle()
+        if self._staging.noted:
+            self._staging.settle()
         number = self._numbers.get(as_path(key))
         if number is None:
             stored = [shown(path) for path in self._numbers]
@@ -373,7 +375,8 @@ class LazyTensorStorage(Storage):
     ) -> Tensor:
         """One conditional update, planned by `plan_fields`; see the op `update_rows_if_`. Returns status, uint8 [n]."""
         with self.lock:
-            self._staging.settle()
+            if self._staging.noted:
+                self._staging.settle()
             if self.structure is None:
                 return torch.full_like(slots, STALE, dtype=torch.uint8)
             records = self._records
@@ -424,7 +427,8 @@ class LazyTensorStorage(Storage):
 
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         with self.lock:
-            self._staging.settle()
+            if self._staging.noted:
+                self._staging.settle()
             if self.structure is None:
                 raise RuntimeError(f"{type(self).__name__}: nothing was stored yet.")
             records = self._records
