@@ -97,12 +97,13 @@ def paper() -> dict[str, Paper]:
                 chain=6 + size + 3, serial_us=4.0,
             )  # fmt: skip
         else:
-            # One block a group, in global memory: it looks at all rows of the index (16 bytes each, about 40 GB/s a
-            # block), then sorts 65,536 candidates of 24 bytes in 136 rounds of 128 exchanges a thread.
-            scan_us, sort_us = groups * size * 16 / 40e9 * 1e6, 136 * 128 * 0.15
+            # One block a group, in global memory, at about 40 GB/s a block: it looks at all rows of the index (16 bytes
+            # each), then four times at its candidates of 24 bytes: in which bits they differ, how many have which
+            # digit, which have that of the last one wanted, and which are among the first.
+            scan_us, look_us = (num * nbytes / 40e9 * 1e6 for num, nbytes in ((groups * size, 16), (4 * size, 24)))
             select = Paper(
-                groups * size * row, 4, "a block a group: 64 of 132 processors scan the whole index, and sort all of "
-                "their group though 32 rows are wanted", chain=10, serial_us=scan_us + sort_us,
+                groups * size * row, 4, "a block a group: 64 of 132 processors scan the whole index each; to select "
+                "from what they find is a tenth of it", chain=10, serial_us=scan_us + look_us,
             )  # fmt: skip
         out[f"select/{groups}x{size}"] = select
     for versioned in (False, True):
@@ -135,7 +136,7 @@ _SHAPES = {
     "read_rows": ("kRowThreads", 8 + _LEAVES),
     "sample_begin": ("kSampleThreads", 0),
     "sample_find": ("kSampleThreads", 0),
-    "sample_large": ("kLargeGroupThreads", 24 * 1024 + 16 + 16 * 1024),
+    "sample_large": ("kLargeGroupThreads", 24 * 1024 + 16 * 1024 + 1136 + 16),
     "sample_small": ("kSampleThreads", 4 * (32 * 24 + 64 * 8 + 16)),
     "update_find": ("kSlotThreads", 0),
     "update_finish": ("kSlotThreads", _NOTE),
@@ -294,9 +295,9 @@ What the paper says before any measurement:
 - **A draw after a write** is latency: 15 kernels that do next to nothing each. Six of them belong to the index, of
   which five find nothing left to do after so short a write.
 - **Selection against `torch.topk`** does not reach 5x. torch is handed a dense table of members there; the index keeps
-  groups as lists, and finds them by rank. 64 loads one after another cost more than all of `topk`. Groups of 65,536 are
-  sorted whole by one block each, far from what a radix select over several blocks would need: expected an order of
-  magnitude and more behind torch.
+  groups as lists, and finds them by rank. 64 loads one after another cost more than all of `topk`. A group of 65,536 is
+  one block's: it looks at the whole index to find its rows, and selects from them by their digits, sorting only what is
+  drawn. To come near torch, several blocks would have to find the rows: expected an order of magnitude and more behind.
 - **Conditional updates** are expected well within the goal (torch ops need dozens of kernels and several waits); most
   of their time is the note of 65,536 slots by one block.
 

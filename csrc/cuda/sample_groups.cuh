@@ -1,14 +1,15 @@
 // Draws groups by a keyed permutation of their ranks, and rows in each by a strategy.
-// A warp finds the group of a place in the batch. A group of up to 32 rows is then a warp's, a larger one a block's, in
-// shared memory or, beyond some thousand rows, in scratch; which it is, is decided here and not on the host. Draws of a
-// group that repeat it come one after another, as each takes what the ones before have left.
-// Bound by the latency of memory: the way down to the group, then the rows of its list one by one, then their rewards.
+// A warp finds the group of a place in the batch. A group of up to 32 rows is then a warp's, a larger one a block's: up
+// to kSharedRows rows are sorted in shared memory, more are left in scratch and selected from by the digits of their
+// scores; which it is, is decided here and not on the host. Draws of a group that repeat it come one after another, as
+// each takes what the ones before have left. Bound by the latency of memory: the way down to the group, then the rows
+// of its list one by one, then their rewards.
 #pragma once
 
 #include "core/control.h"
 #include "core/permutation.h"
 #include "cuda/group_links.cuh"
-#include "cuda/select_rows.cuh"
+#include "cuda/select_large.cuh"
 #include "cuda/slot_lock.cuh"
 
 namespace torchrb {
@@ -120,12 +121,36 @@ __device__ inline Candidate candidate_of(const SampleGroups& draw, int32_t slot,
   }
 }
 
-// Draws from a group for one place of the batch, and marks what was drawn as used.
+// How a group's rows are brought to the front: by sorting them all. `sums`: [2 * size], where the strategy is variance.
 template <typename Team>
+struct SelectSorted {
+  Team team;
+  double* sums;
+  __device__ void operator()(const SampleGroups& draw, Candidate* rows, int64_t size) const {
+    select_rows(team, draw.cells, draw.strategy, rows, size, draw.per_group, sums);
+  }
+};
+
+// By their digits, of more than kSharedRows rows. Where shared memory does not hold what is drawn, they are sorted.
+struct SelectByDigits {
+  SelectBlock team;
+  RadixSpace space;
+  double *near_sums, *sums;
+  __device__ void operator()(const SampleGroups& draw, Candidate* rows, int64_t size) const {
+    if (draw.per_group >= kSharedRows) {
+      select_rows(team, draw.cells, draw.strategy, rows, size, draw.per_group, sums);
+    } else if (draw.per_group > 0) {
+      select_large(team, space, draw.cells, draw.strategy, rows, size, draw.per_group, near_sums);
+    }
+  }
+};
+
+// Draws from a group for one place of the batch, and marks what was drawn as used.
+template <typename Team, typename Select>
 __device__ inline void draw_rows(const SampleGroups& draw, const Team& team, int64_t place, int64_t rank,
-                                 Candidate* rows, int64_t size, int64_t num_valid, double* sums) {
+                                 Candidate* rows, int64_t size, int64_t num_valid, const Select& select) {
   const int64_t wanted = draw.per_group, chosen = wanted < size ? wanted : size;
-  select_rows(team, draw.cells, draw.strategy, rows, size, wanted, sums);
+  select(draw, rows, size);
   team.sync();
   int64_t* const out = draw.slots + place * wanted;
   for (int64_t i = team.rank(); i < chosen; i += team.size()) {
@@ -173,10 +198,10 @@ __device__ inline Repeats repeats_of(const SampleGroups& draw, const Team& team,
   return found;
 }
 
-// Everything that the batch draws from the group of a place. `rows`: [size]; `sums`: [2 * size].
-template <typename Team>
+// Everything that the batch draws from the group of a place. `rows`: [size].
+template <typename Team, typename Select>
 __device__ inline void draw_group(const SampleGroups& draw, const Team& team, int64_t place, Candidate* rows,
-                                  double* sums) {
+                                  const Select& select) {
   const int64_t rank = draw.drawn[3 * place], size = draw.drawn[3 * place + 1];
   team.sync();
   gather_rows(draw, team, draw.heads[place], size, rows);
@@ -190,7 +215,7 @@ __device__ inline void draw_group(const SampleGroups& draw, const Team& team, in
   team.sync();
   const int64_t num_valid = team.cells[0];
   team.sync();
-  draw_rows(draw, team, place, rank, rows, size, num_valid, sums);
+  draw_rows(draw, team, place, rank, rows, size, num_valid, select);
   const Repeats repeats = repeats_of(draw, team, rank);
   for (int64_t i = 0; i < repeats.num; ++i) {
     if (draw.strategy == kRandom) {
@@ -200,7 +225,7 @@ __device__ inline void draw_group(const SampleGroups& draw, const Team& team, in
       }
       team.sync();
     }
-    draw_rows(draw, team, draw.repeats[repeats.begin + i], rank, rows, size, num_valid, sums);
+    draw_rows(draw, team, draw.repeats[repeats.begin + i], rank, rows, size, num_valid, select);
   }
 }
 
@@ -214,7 +239,7 @@ static __global__ void sample_small_kernel(const SampleGroups draw) {
   const int64_t available = draw.available(), distinct = draw.groups < available ? draw.groups : available;
   for (int64_t place = blockIdx.x * warps + warp; place < distinct; place += gridDim.x * warps) {
     const int64_t size = draw.drawn[3 * place + 1];
-    if (size <= 32 && draw.heads[place] >= 0) draw_group(draw, team, place, rows, sums);
+    if (size <= 32 && draw.heads[place] >= 0) draw_group(draw, team, place, rows, SelectSorted<SelectWarp>{team, sums});
   }
 }
 
@@ -223,13 +248,14 @@ static __global__ void sample_large_kernel(const SampleGroups draw) {
   SharedMemory shared;
   Candidate* near_rows = shared.take<Candidate>(kSharedRows);
   double* near_sums = draw.strategy == kVariance ? shared.take<double>(2 * kSharedRows) : nullptr;
+  const RadixSpace space{shared.take<uint32_t>(kRadixWords), near_rows};
   const SelectBlock team{shared.take<int32_t>(4)};
   const int64_t available = draw.available(), distinct = draw.groups < available ? draw.groups : available;
   for (int64_t place = blockIdx.x; place < distinct; place += gridDim.x) {
     const int64_t size = draw.drawn[3 * place + 1];
     if (size <= 32) continue;
     if (size <= kSharedRows) {
-      draw_group(draw, team, place, near_rows, near_sums);
+      draw_group(draw, team, place, near_rows, SelectSorted<SelectBlock>{team, near_sums});
       continue;
     }
     if (threadIdx.x == 0) team.cells[0] = atomicAdd(&draw.claimed[1], static_cast<int32_t>(size));
@@ -237,7 +263,7 @@ static __global__ void sample_large_kernel(const SampleGroups draw) {
     const int64_t begin = team.cells[0];
     __syncthreads();
     double* sums = draw.strategy == kVariance ? draw.sums + 2 * begin : nullptr;
-    draw_group(draw, team, place, draw.rows + begin, sums);
+    draw_group(draw, team, place, draw.rows + begin, SelectByDigits{team, space, near_sums, sums});
   }
 }
 
@@ -256,7 +282,7 @@ inline cudaError_t sample_groups_launch(const SampleGroups& draw, cudaStream_t s
   }
   if (status != cudaSuccess || draw.links.capacity <= 32) return status;
   const size_t bytes = shared_bytes<Candidate>(kSharedRows) + (sums ? shared_bytes<double>(2 * kSharedRows) : 0) +
-                       shared_bytes<int32_t>(4);
+                       shared_bytes<uint32_t>(kRadixWords) + shared_bytes<int32_t>(4);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(draw.groups, most_blocks));
   return launch(sample_large_kernel, grid, kLargeGroupThreads, bytes, stream, draw);
 }

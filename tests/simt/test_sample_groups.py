@@ -64,21 +64,54 @@ def test_groups_about_the_sizes_of_warps_and_blocks(emulated, mode, strategy, re
         assert mine.sample(*args) == twin.sample(*args)
 
 
+def large_rewards(kind, num):
+    """Rewards of a large group, by what makes it hard to tell which are the highest."""
+    if kind == "real":
+        return torch.randn(num).double()
+    if kind == "equal":
+        return torch.ones(num).double()
+    if kind == "few values":  # runs longer than what is drawn, at either end and in the middle
+        return torch.randint(-1, 2, (num,)).double()
+    if kind == "outliers":  # runs that a subset of greatest variance ends in
+        return torch.where(torch.rand(num) < 0.001, torch.randn(num), 0.0).double()
+    if kind == "integers":
+        return torch.randint(-(2**62), 2**62, (num,)) * 2
+    if kind == "few integers":
+        return torch.randint(0, 4, (num,)) * 2**40
+    chances = torch.rand(num)
+    values = torch.where(chances < 0.2, torch.randn(num).round(decimals=1), torch.nan)
+    return values.masked_fill(chances > 0.9, torch.inf).masked_fill(chances > 0.95, -torch.inf).double()
+
+
+LARGE = {
+    "floats": {"real": 6000, "equal": 1025, "few values": 2000, "outliers": 3000, "few valid": 1200},
+    "integers": {"integers": 3000, "few integers": 1100},
+}
+# Rows of each group. From 1,024 on shared memory does not hold them.
+WANTED = [1, 8, 1000, 1023, 1024, 2500]
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_group_of_thousands(emulated, mode, strategy):
-    """Beyond a block's shared memory, found by looking at all rows and by walking its list."""
-    if mode in ("thread", "address"):
-        pytest.skip("the sanitizers see the same code at smaller sizes")
+@pytest.mark.parametrize("dtype", LARGE)
+def test_groups_of_thousands(emulated, mode, strategy, dtype):
+    """Beyond a block's shared memory, found by looking at all rows and by walking their lists; the draws that repeat a
+    group reach rows that were used, and those without a number.
+    """
+    large, wanted, capacity = LARGE[dtype], WANTED, 100_000
+    if mode in ("backwards", "resident", "address"):
+        wanted = [8, 1000]
+    if mode in ("address", "thread"):
+        large = dict.fromkeys(("few values", "few valid") if dtype == "floats" else ("integers", "few integers"), 1025)
+    if mode == "thread":
+        wanted, capacity = [8], 2100
     torch.manual_seed(0)
-    for size, capacity in ((3000, 5000), (1100, 100_000)):
-        slots = torch.randperm(capacity)[:size]
-        slots[0] = capacity - 1
-        slots = slots.unique()
-        rewards = torch.randn(len(slots)).round(decimals=1)
-        mine, twin = stored(emulated("sample_groups"), torch.zeros_like(slots), rewards, slots)
-        for per_group, repeats in ((8, 1), (1000, 2)):
-            args = per_group, repeats, per_group, strategy, 1
-            assert mine.sample(*args) == twin.sample(*args)
+    rewards = [large_rewards(kind, size) for kind, size in large.items()]
+    groups = torch.arange(len(rewards)).repeat_interleave(torch.tensor([len(values) for values in rewards]))
+    slots = torch.randperm(capacity)[: len(groups)]
+    mine, twin = stored(emulated("sample_groups"), groups, torch.cat(rewards), slots)
+    for per_group in wanted:
+        args = per_group, len(large) + (4 if mode != "thread" else 1), per_group, strategy, 1
+        assert mine.sample(*args) == twin.sample(*args)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
