@@ -52,6 +52,21 @@ inline Tensor empty_int64(std::initializer_list<int64_t> sizes, const Tensor& li
   return empty({sizes.begin(), sizes.size()}, ScalarType::Long, like);
 }
 
+// Uninitialized rows of each template's dtype and row shape, on the device of `on`.
+inline std::vector<Tensor> empty_rows(const std::vector<Tensor>& templates, int64_t num_rows, const Tensor& on,
+                                      const char* op) {
+  std::vector<Tensor> leaves;
+  leaves.reserve(templates.size());
+  for (const Tensor& like : templates) {
+    check(like.dim() >= 1, op, "templates must have a row dimension.");
+    const auto sizes = like.sizes();
+    std::vector<int64_t> shape(sizes.begin(), sizes.end());
+    shape[0] = num_rows;
+    leaves.push_back(empty({shape.data(), shape.size()}, like.scalar_type(), on));
+  }
+  return leaves;
+}
+
 inline Dtype dtype_of(const Tensor& tensor, const char* op, const char* name) {
   switch (tensor.scalar_type()) {
     case ScalarType::Bool:

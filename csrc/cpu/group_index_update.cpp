@@ -3,6 +3,7 @@
 // Bound by the cache misses of a row (header and key, links, bucket), which are prefetched in two stages.
 #include <torch/csrc/stable/library.h>
 
+#include "cells.h"
 #include "core/key_words.h"
 #include "core/slot_lock.h"
 #include "cpu/group_tensors.h"
@@ -72,15 +73,8 @@ class Update {
 void group_index_update_(Tensor keys, Tensor links, Tensor state_in, Tensor control_in, Tensor journal_in,
                          std::vector<Tensor> tables, std::vector<int64_t> key_leaf, Tensor key_template, bool rebuild) {
   const Headers headers = headers_of(tables, kOp);
-  check(key_leaf.size() == 3, kOp, "key_leaf must hold three numbers, got ", key_leaf.size(), ".");
-  KeyCells cells{leaf_of(tables, key_leaf, 0, kOp), dtype_of(key_template, kOp, "the group key"), 0};
-  cells.num_words = cells.cell.bytes / element_bytes(cells.dtype);
-  check(cells.num_words * element_bytes(cells.dtype) == cells.cell.bytes, kOp,
-        "a key must be elements of its dtype, got ", cells.cell.bytes, " bytes of ", element_bytes(cells.dtype),
-        "-byte elements.");
+  const KeyCells cells = key_cells_of(tables, key_leaf, key_template, keys, kOp);
   GroupIndex index = group_index_of(keys, links, headers.capacity, kOp);
-  check(keys.size(1) == cells.num_words, kOp, "keys must hold ", cells.num_words, " words a row, got ", keys.size(1),
-        ".");
   int64_t* state = int64_data(state_in, kIndexStateSize, kOp, "state");
   int64_t* control = int64_data(control_in, kControlSize, kOp, "control");
   int64_t* journal = int64_data(journal_in, kOp, "journal");

@@ -28,15 +28,7 @@ std::tuple<std::vector<Tensor>, Tensor> read_rows(std::vector<Tensor> tables, st
                                                   std::vector<Tensor> templates, Tensor slots_in) {
   const int64_t* slots = int64_data(slots_in, kOp, "slots");
   const int64_t num_rows = slots_in.numel();
-  std::vector<Tensor> leaves;
-  leaves.reserve(templates.size());
-  for (const Tensor& like : templates) {
-    check(like.dim() >= 1, kOp, "templates must have a row dimension.");
-    const auto sizes = like.sizes();
-    std::vector<int64_t> shape(sizes.begin(), sizes.end());
-    shape[0] = num_rows;
-    leaves.push_back(empty({shape.data(), shape.size()}, like.scalar_type(), slots_in));
-  }
+  std::vector<Tensor> leaves = empty_rows(templates, num_rows, slots_in, kOp);
   const Rows rows = rows_of(tables, layout, leaves, num_rows, kOp, "templates");
   const Tensor generations_out = empty_int64({num_rows}, slots_in);
   auto* generations = static_cast<int64_t*>(generations_out.data_ptr());

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "cells.h"
 #include "core/group_index.h"
 #include "core/permutation.h"
 #include "core/rng.h"
@@ -203,13 +204,9 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor keys, Tenso
   batch.strategy = strategy;
   batch.headers = headers_of(tables, kOp);
   if (batch.by_reward()) {
-    check(reward_leaf.size() == 3, kOp, "reward_leaf must hold three numbers, got ", reward_leaf.size(), ".");
-    batch.reward = leaf_of(tables, reward_leaf, 0, kOp);
-    batch.cells.dtype = dtype_of(reward_template, kOp, "the reward");
-    batch.cells.elements = batch.reward.bytes / element_bytes(batch.cells.dtype);
-    check(batch.cells.elements > 0 && batch.reward.bytes == batch.cells.elements * element_bytes(batch.cells.dtype),
-          kOp, "a reward must be one or several elements of its dtype, got ", batch.reward.bytes, " bytes of ",
-          element_bytes(batch.cells.dtype), "-byte elements.");
+    const auto [leaf, cells] = reward_of(tables, reward_leaf, reward_template, kOp);
+    batch.reward = leaf;
+    batch.cells = cells;
   }
   const GroupIndex index = group_index_of(keys, links, batch.headers.capacity, kOp);
   const int64_t available = index.num_groups();

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 
+#include "cells.h"
 #include "cuda/group_tensors.h"
 #include "cuda/stream.h"
 
@@ -15,15 +16,8 @@ constexpr const char* kOp = "group_index_update_";
 void group_index_update_(Tensor keys, Tensor links, Tensor state, Tensor control, Tensor journal,
                          std::vector<Tensor> tables, std::vector<int64_t> key_leaf, Tensor key_template, bool rebuild) {
   const Headers headers = headers_of(tables, kOp);
-  check(key_leaf.size() == 3, kOp, "key_leaf must hold three numbers, got ", key_leaf.size(), ".");
-  KeyCells cells{leaf_of(tables, key_leaf, 0, kOp), dtype_of(key_template, kOp, "the group key"), 0};
-  cells.num_words = cells.cell.bytes / element_bytes(cells.dtype);
-  check(cells.num_words * element_bytes(cells.dtype) == cells.cell.bytes, kOp,
-        "a key must be elements of its dtype, got ", cells.cell.bytes, " bytes of ", element_bytes(cells.dtype),
-        "-byte elements.");
+  const KeyCells cells = key_cells_of(tables, key_leaf, key_template, keys, kOp);
   const GroupLinks index = group_links_of(keys, links, headers.capacity, kOp);
-  check(keys.size(1) == cells.num_words, kOp, "keys must hold ", cells.num_words, " words a row, got ", keys.size(1),
-        ".");
   for (const Tensor* tensor : {&links, &state, &control, &journal, &tables[0], &tables[key_leaf[0]]}) {
     check_same_device(*tensor, keys, kOp, "every tensor");
   }

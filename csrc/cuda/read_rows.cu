@@ -24,15 +24,7 @@ std::tuple<std::vector<Tensor>, Tensor> read_rows(std::vector<Tensor> tables, st
 
   const torch::stable::accelerator::DeviceGuard guard(slots_in.get_device_index());
   const cudaStream_t stream = current_stream(slots_in, kOp);
-  std::vector<Tensor> leaves;
-  leaves.reserve(templates.size());
-  for (const Tensor& like : templates) {
-    check(like.dim() >= 1, kOp, "templates must have a row dimension.");
-    const auto sizes = like.sizes();
-    std::vector<int64_t> shape(sizes.begin(), sizes.end());
-    shape[0] = num_rows;
-    leaves.push_back(empty({shape.data(), shape.size()}, like.scalar_type(), slots_in));
-  }
+  std::vector<Tensor> leaves = empty_rows(templates, num_rows, slots_in, kOp);
   const Rows rows = rows_of(tables, layout, leaves, num_rows, kOp, "templates");
   const Tensor generations = empty_int64({num_rows}, slots_in);
   const ScratchOn<ReadRowsScratch> scratch(slots_in, rows.leaves.size());

@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "cells.h"
 #include "cuda/group_tensors.h"
 #include "cuda/stream.h"
 
@@ -31,14 +32,9 @@ std::tuple<Tensor, Tensor, Tensor> sample_groups(Tensor seed, Tensor keys, Tenso
   draw.per_group = per_group;
   draw.strategy = strategy;
   if (strategy == kReward || strategy == kVariance) {
-    check(reward_leaf.size() == 3, kOp, "reward_leaf must hold three numbers, got ", reward_leaf.size(), ".");
-    draw.reward = leaf_of(tables, reward_leaf, 0, kOp);
-    draw.cells.dtype = dtype_of(reward_template, kOp, "the reward");
-    draw.cells.elements = draw.reward.bytes / element_bytes(draw.cells.dtype);
-    check(draw.cells.elements > 0 && draw.reward.bytes == draw.cells.elements * element_bytes(draw.cells.dtype), kOp,
-          "a reward must be one or several elements of its dtype, got ", draw.reward.bytes, " bytes of ",
-          element_bytes(draw.cells.dtype), "-byte elements.");
-    check_same_device(tables[reward_leaf[0]], keys, kOp, "tables");
+    const auto [leaf, cells] = reward_of(tables, reward_leaf, reward_template, kOp);
+    draw.reward = leaf;
+    draw.cells = cells;
   }
   for (const Tensor* tensor : {&seed, &links, &tables[0]}) check_same_device(*tensor, keys, kOp, "every tensor");
 

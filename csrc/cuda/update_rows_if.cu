@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "cells.h"
 #include "cuda/scratch.h"
 #include "cuda/stream.h"
 #include "tables.h"
@@ -18,15 +19,8 @@ constexpr const char* kOp = "update_rows_if_";
 RowVersions versions_of(const std::vector<Tensor>& tables, const std::vector<int64_t>& version_leaf,
                         const std::optional<Tensor>& version, int64_t num_rows, bool require_newer) {
   if (!version.has_value()) return {};
-  check(version_leaf.size() == 3, kOp, "version_leaf must hold three numbers, got ", version_leaf.size(), ".");
-  check_same_device(*version, tables[0], kOp, "version");
-  check_contiguous(*version, kOp, "version");
-  check_numel(*version, num_rows, kOp, "version");
-  RowVersions versions{leaf_of(tables, version_leaf, 0, kOp), {dtype_of(*version, kOp, "version"), 1}, require_newer};
-  check(versions.leaf.bytes == element_bytes(versions.cells.dtype), kOp, "version must have the dtype of the stored ",
-        "leaf, which has ", versions.leaf.bytes, " bytes a row, got ", element_bytes(versions.cells.dtype), ".");
-  versions.leaf.batch = static_cast<unsigned char*>(version->data_ptr());
-  return versions;
+  const auto [leaf, cells] = version_of(tables, version_leaf, *version, num_rows, kOp);
+  return {leaf, cells, require_newer};
 }
 
 Tensor update_rows_if(std::vector<Tensor> tables, Tensor control, Tensor journal, std::vector<int64_t> layout,
