@@ -193,9 +193,9 @@ def plant(root: Path, name: str, text: str) -> Path:
         ("writers/base.py", "import torchrb\n", "from the top of the package"),
         ("ops/schemas.py", "import tensordict\n", "ops know torch only"),
         ("ops/schemas.py", "from tensordict import TensorDict\n", "ops know torch only"),
-        ("buffer.py", "import ray\n", "only the edge knows other processes"),
+        ("buffer/parts.py", "import ray\n", "only the edge knows other processes"),
         ("storages/base.py", "from torch import distributed\n", "only the edge knows other processes"),
-        ("buffer.py", "import torch.distributed.rpc\n", "only the edge knows other processes"),
+        ("buffer/parts.py", "import torch.distributed.rpc\n", "only the edge knows other processes"),
         ("gadgets.py", "", "is not in the picture"),
     ],
 )
@@ -209,7 +209,10 @@ def test_an_import_through_a_wall_is_found(tmp_path, name, text, fault):
     ("name", "text"),
     [
         ("__init__.py", "from torchrb.buffer import ReplayBuffer\n"),
-        ("buffer.py", "from torchrb.updates import plan\nfrom torchrb import ops\nfrom tensordict import TensorDict\n"),
+        (
+            "buffer/parts.py",
+            "from torchrb.updates import plan\nfrom torchrb import ops\nfrom tensordict import TensorDict\n",
+        ),
         (
             "samplers/prompt_group.py",
             "from torchrb.selection import strategies\nfrom torchrb.groups import GroupIndex\n",

@@ -25,13 +25,13 @@ _REFERENCE = "ops/reference*.py"
 
 BUGS = [
     Bug(
-        1, "a transform runs while the buffer is locked", "buffer.py",
+        1, "a transform runs while the buffer is locked", "buffer/writing.py",
         "        return self._writer.add(self._transform.inv(data))",
         "        with self._storage.lock:\n            return self._writer.add(self._transform.inv(data))",
         "test_no_write_waits_for_a_transform",
     ),
     Bug(
-        9, "a transform on the way in receives a copy", "buffer.py",
+        9, "a transform on the way in receives a copy", "buffer/writing.py",
         "self._writer.append(self._transform.inv(data))",
         "self._writer.append(self._transform.inv(data.clone() if hasattr(data, 'clone') else data))",
         "test_transforms_on_the_way_in_receive_the_very_object_and_what_they_return_is_copied",
@@ -75,12 +75,12 @@ BUGS = [
         "test_counters_agree_with_the_writers",
     ),
     Bug(
-        2, "the generations in a sample are read after the content", "buffer.py",
+        2, "the generations in a sample are read after the content", "buffer/reading.py",
         'info["index_generation"] = generations', 'info["index_generation"] = storage.generations(slots)',
         "test_writers_updaters_and_readers_on_one_buffer",
     ),
     Bug(
-        2, "a draw lets the lock go before its rows are read", "buffer.py",
+        2, "a draw lets the lock go before its rows are read", "buffer/reading.py",
         "            data, generations = storage.read(slots)\n        self._sampler.notice",
         "        data, generations = storage.read(slots)\n        self._sampler.notice",
         "test_nothing_is_torn_lost_or_mistaken",
@@ -139,7 +139,7 @@ BUGS = [
         "test_no_handle_is_given_out_twice_in_any_history",
     ),
     Bug(
-        3, "a transform gets at the handles of its batch", "buffer.py",
+        3, "a transform gets at the handles of its batch", "buffer/reading.py",
         "        data = transforms.for_reader(self._transform, data)\n",
         "        return transforms.for_reader(self._transform, self._finished(data, info))\n",
         "test_no_transform_changes_what_a_handle_names",
@@ -274,7 +274,7 @@ BUGS = [
         "test_non_tensor_fields_are_copied_too",
     ),
     Bug(
-        9, "the batch and the info of one sample share their indices", "buffer.py",
+        9, "the batch and the info of one sample share their indices", "buffer/reading.py",
         "{key: value.clone() for key, value in info.items()}", "dict(info)",
         "test_the_entries_of_one_answer_share_nothing",
     ),

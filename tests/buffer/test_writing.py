@@ -167,3 +167,25 @@ def test_keys_to_update_must_be_among_the_fields_given():
     assert rb[:]["a"].tolist() == [0, 1, 2]
     rb.update_({"a": torch.zeros(3).long(), "b": torch.zeros(3).long()}, keys_to_update=["b"])
     assert (rb[:]["a"].tolist(), rb[:]["b"].tolist()) == ([0, 1, 2], [0, 0, 0])
+
+
+@each_storage
+def test_emptying(kind):
+    rb = buffer(kind, 4, batch_size=2)
+    rb.extend(rows(*range(6)))
+    rb.empty(empty_write_count=False)
+    assert (len(rb), rb.write_count) == (0, 6)
+    with pytest.raises(RuntimeError, match="empty storage"):
+        rb.sample()
+    rb.empty()
+    assert rb.write_count == 0 and rb.extend(rows(7)).tolist() == [0] and xs(rb) == [7]
+
+
+@each_storage
+def test_no_graph_is_kept(kind):
+    rb, weight = buffer(kind, 4), torch.ones(2, requires_grad=True)
+    for _ in range(3):
+        rb.extend(TensorDict({"x": weight * 2}, [2]))
+        rb.add(TensorDict({"x": (weight * 2)[0]}, []))
+        rb[0] = TensorDict({"x": (weight * 3)[0]}, [])
+    assert not rb[:]["x"].requires_grad and not rb.sample(2)["x"].requires_grad

@@ -1,0 +1,4 @@
+"""Storage, writer and sampler wired together, in order, under the storage's lock. Nothing else."""
+
+from torchrb.buffer.replay_buffer import ReplayBuffer as ReplayBuffer
+from torchrb.buffer.tensordict import TensorDictReplayBuffer as TensorDictReplayBuffer

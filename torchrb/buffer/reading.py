@@ -1,0 +1,84 @@
+"""The buffer's reads: sampler -> slots -> storage -> one op -> transforms -> batch.
+
+Slots are chosen and read while the storage's lock is held; transforms run without it, as they may be slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from torchrb import transforms
+from torchrb.buffer.parts import Parts, checked_batch_size
+from torchrb.storages import ListStorage
+
+
+class Reading(Parts):
+    """Records come out as a draw chooses them, or by their slots."""
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """Draw a batch with the sampler, and transform it.
+
+        ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
+        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
+        RuntimeError when the storage is empty or no batch size is known.
+        """
+        num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
+        if num is None:
+            raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
+        storage, collate = self._read_from
+        with storage.lock:
+            slots, drawn = self._sampler.sample(storage, num, self.generator)
+            data, generations = storage.read(slots)
+        self._sampler.notice(drawn)
+        info = {"index": slots}
+        if self._writer.tracks_generations:
+            info["index_generation"] = generations
+        data = self._transformed(collate(data), info)
+        if not return_info:
+            return data
+        return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._batch_size is None:
+            raise RuntimeError("Iterating over a replay buffer needs a batch size. Give batch_size to the constructor.")
+        while True:
+            yield self.sample()
+
+    def next(self) -> Any:
+        """The next batch, as iterating gives it."""
+        return next(iter(self))
+
+    def __getitem__(self, index: Any) -> Any:
+        storage, collate = self._read_from
+        with storage.lock:
+            slots = storage.locate(index, "ReplayBuffer[...]")
+            data, _ = storage.read(slots.flat, slots.shape)
+        if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
+            data = collate(data)
+        return self._transformed(data, {"index": slots.flat.view(slots.shape).clone()})
+
+    def read_all_in_order(self, end: int | None = None) -> Any:
+        """The first ``end`` records (default: all) in slot order."""
+        if end is not None and not hasattr(end, "__index__"):
+            raise TypeError(f"read_all_in_order: end must be an int or None, got {end!r}.")
+        return self[:end]
+
+    def _transformed(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+        """Merged records, as they are returned. Their handles come last: no transform can change what they name."""
+        if not self._transform.steps():
+            return self._finished(data, info)
+        data = transforms.for_reader(self._transform, data)
+        try:
+            return self._finished(data, info)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{type(self).__name__}: the slots of {[*info['index'].shape]} records do not go with the batch of "
+                f"{[*data.batch_size]} that a transform returned. Keep the rows, and choose among them after sampling."
+            ) from error
+
+    def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+        """Transformed records, as they are returned. ``info``: their slots and generations."""
+        return data
