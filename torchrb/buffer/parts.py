@@ -34,6 +34,7 @@ class Parts:
         transform: Transform | None = None,
         transform_factory: Callable[[], Transform] | None = None,
         batch_size: int | None = None,
+        dim_extend: int | None = None,
         generator: torch.Generator | None = None,
         shared: bool = False,
     ) -> None:
@@ -44,6 +45,8 @@ class Parts:
         self._writer.register_storage(self._storage)
         self._read_from = (self._storage, collate_fn or _default_collate(self._storage))  # which belong together
         self._batch_size = None if batch_size is None else checked_batch_size(batch_size, type(self).__name__)
+        self._dim_extend = None if dim_extend is None else _checked_dim(dim_extend, type(self).__name__)
+        self._flat = self._is_flat()
         self.generator = generator
         if shared:
             self.share()
@@ -86,6 +89,7 @@ class Parts:
         previous, self._storage = self._storage, made
         self._writer.register_storage(self._storage, replace=True)
         self._read_from = (self._storage, collate_fn or _default_collate(self._storage))
+        self._flat = self._is_flat()
         return previous
 
     # --- state
@@ -102,6 +106,15 @@ class Parts:
     def batch_size(self) -> int | None:
         """Records in a sample, unless `sample` is told otherwise."""
         return self._batch_size
+
+    @property
+    def dim_extend(self) -> int:
+        """The dimension of a batch that its records lie along: that of the constructor, or the storage's last."""
+        return self._storage.ndim - 1 if self._dim_extend is None else self._dim_extend
+
+    def _is_flat(self) -> bool:
+        """Whether records lie along the first dimension of a batch, and have no cells."""
+        return self.dim_extend == 0 and self._storage.ndim == 1
 
     # --- transforms
 
@@ -207,6 +220,12 @@ def _made(name: str, part: Any, kind: type[_Part], default: Callable[[], _Part])
     if not isinstance(made, kind):
         raise TypeError(f"ReplayBuffer: {name} must be a {kind.__name__} or make one, got {type(made).__name__}.")
     return made
+
+
+def _checked_dim(dim: int, call: str) -> int:
+    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 0:
+        raise ValueError(f"{call}: dim_extend must be an int from 0 on, got {dim!r}. Count from the first dimension.")
+    return dim
 
 
 def checked_batch_size(batch_size: int, call: str) -> int:

@@ -33,13 +33,13 @@ class Reading(Parts):
             slots, drawn = self._sampler.sample(storage, num, self.generator)
             data, generations = storage.read(slots)
         self._sampler.notice(drawn)
-        info = {"index": slots}
+        info: dict[str, Any] = {"index": slots if storage.ndim == 1 else storage.coordinates(slots)}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
         data = self._transformed(collate(data), info)
         if not return_info:
             return data
-        return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
+        return data, {key: _own(value) for key, value in info.items()} | self._sampler.explain(drawn)
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:
@@ -54,11 +54,11 @@ class Reading(Parts):
     def __getitem__(self, index: Any) -> Any:
         storage, collate = self._read_from
         with storage.lock:
-            slots = storage.locate(index, "ReplayBuffer[...]")
+            slots = storage.locate(index, "ReplayBuffer[...]", self.dim_extend)
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
             data = collate(data)
-        return self._transformed(data, {"index": slots.flat.view(slots.shape).clone()})
+        return self._transformed(data, {"index": storage.coordinates(slots.flat.view(slots.shape).clone())})
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """The first ``end`` records (default: all) in slot order."""
@@ -66,7 +66,7 @@ class Reading(Parts):
             raise TypeError(f"read_all_in_order: end must be an int or None, got {end!r}.")
         return self[:end]
 
-    def _transformed(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+    def _transformed(self, data: Any, info: Mapping[str, Any]) -> Any:
         """Merged records, as they are returned. Their handles come last: no transform can change what they name."""
         if not self._transform.steps():
             return self._finished(data, info)
@@ -74,11 +74,18 @@ class Reading(Parts):
         try:
             return self._finished(data, info)
         except RuntimeError as error:
+            slots = info["index"][0] if isinstance(info["index"], tuple) else info["index"]
             raise RuntimeError(
-                f"{type(self).__name__}: the slots of {[*info['index'].shape]} records do not go with the batch of "
+                f"{type(self).__name__}: the slots of {[*slots.shape]} records do not go with the batch of "
                 f"{[*data.batch_size]} that a transform returned. Keep the rows, and choose among them after sampling."
             ) from error
 
-    def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
-        """Transformed records, as they are returned. ``info``: their slots and generations."""
+    def _finished(self, data: Any, info: Mapping[str, Any]) -> Any:
+        """Transformed records, as they are returned. ``info``: their slots (a tuple, when there are several dimensions)
+        and generations.
+        """
         return data
+
+
+def _own(value: Tensor | tuple[Tensor, ...]) -> Any:
+    return tuple(part.clone() for part in value) if isinstance(value, tuple) else value.clone()

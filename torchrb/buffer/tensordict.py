@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -40,11 +41,17 @@ class TensorDictReplayBuffer(ReplayBuffer):
         super().__init__(**kwargs)
         self.priority_key = priority_key
 
-    def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+    def _finished(self, data: Any, info: Mapping[str, Any]) -> Any:
         if isinstance(data, TensorDictBase):
             for key, value in info.items():
-                inner = data.batch_dims - value.dim()  # batch dimensions within a record
                 data.set(
-                    key, value.view(*value.shape, *[1] * inner).expand(data.batch_size).clone() if inner > 0 else value
+                    key,
+                    torch.stack([_along(x, data) for x in value], -1) if type(value) is tuple else _along(value, data),
                 )
         return data
+
+
+def _along(value: Tensor, data: TensorDictBase) -> Tensor:
+    """Values of records, one for each place in the batch: records may have batch dimensions of their own."""
+    inner = data.batch_dims - value.dim()
+    return value.view(*value.shape, *[1] * inner).expand(data.batch_size).clone() if inner > 0 else value

@@ -11,6 +11,8 @@ from torch import Tensor
 from torchrb import updates
 from torchrb.buffer.parts import Parts
 from torchrb.storages import ListStorage
+from torchrb.storages.cells import records_first
+from torchrb.writers.base import as_rows
 
 if TYPE_CHECKING:
     from typing import Self
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 class Writing(Parts):
     """Records go in whole, in part, or only where they are still there."""
 
-    def add(self, data: Any) -> int:
-        """Write one record, after the inverse transforms; returns its slot."""
+    def add(self, data: Any) -> int | Tensor:
+        """Write one record, after the inverse transforms; returns its slot (in a storage of several dimensions the
+        index of each of its cells, int64 ``[cells, ndim]``).
+        """
         return self._writer.add(self._transform.inv(data))
 
     def extend(
@@ -33,8 +37,17 @@ class Writing(Parts):
         (slot, generation) names that very row even where a batch wraps over itself. ``update_priority`` has no effect
         with samplers that keep no priorities. KeyError or ValueError, with nothing written, for fields, shapes or
         dtypes that are not those of the storage.
+
+        With ``dim_extend=d`` the records of a batch lie along dimension ``d``, as in ``[B, T, ...]`` with ``d=1``; a
+        list of records is that of its items. In a storage of several dimensions what is returned is about cells:
+        int64 ``[n, ndim]``, and generations ``[n]``.
         """
-        slots, generations = self._writer.append(self._transform.inv(data))
+        data = self._transform.inv(data)
+        if not self._flat:
+            data = records_first(data, self.dim_extend, self._storage)
+        slots, generations = self._writer.append(data)
+        if not self._flat:
+            slots = as_rows(self._storage, slots)
         return (slots, generations) if return_generations else slots
 
     def empty(self, empty_write_count: bool = True) -> None:
@@ -120,4 +133,4 @@ class Writing(Parts):
 
     def _overwrite(self, index: Any, data: Any) -> None:
         self._writer.check_writable("ReplayBuffer[...] =")
-        self._storage.set(index, self._writer.prepared(data))
+        self._storage.set(index, self._writer.prepared(data), dim=self.dim_extend)

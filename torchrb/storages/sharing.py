@@ -27,7 +27,7 @@ from torchrb.ops.schemas import CONTROL_SIZE
 from torchrb.storages.process_lock import ProcessLock
 from torchrb.storages.repair import repair
 from torchrb.storages.shared_memory import SharedMemory, rounded
-from torchrb.storages.structure import Structure, numbers_of, shown, structure_of
+from torchrb.storages.structure import Structure, numbers_of, shown
 
 if TYPE_CHECKING:
     from torchrb.storages.records import RecordTable
@@ -92,12 +92,12 @@ class Sharing:
             return
         if storage.structure is None and self._words[EXAMPLE_AT]:
             example = os.pread(self._memory.fd, self._words[EXAMPLE_BYTES], self._words[EXAMPLE_AT])
-            structure = structure_of(pickle.loads(example), storage.device, "share")
+            structure = storage._learned(pickle.loads(example), storage.device, "share")
             self._end = self._body
             storage._records = storage._lay_out(structure, storage.device, self.zeros)
             storage.structure, storage._numbers = structure, numbers_of(structure)
         if died:
-            dropped = repair(storage.tables, self.control, self.journal)
+            dropped = repair(storage.tables, self.control, self.journal, storage.num_cells)
             if dropped:
                 warnings.warn(
                     f"{type(storage).__name__}: process {died} ended while it was writing; {dropped} records that it "
@@ -151,7 +151,7 @@ def _example(structure: Structure) -> bytes:
     """A pickled batch of no records. TypeError when its classes cannot be named to another process."""
     with torch.inference_mode(False):
         values = [torch.empty((0, *leaf.shape), dtype=leaf.dtype) for leaf in structure.leaves]
-        example = structure.build(values, [], torch.Size([0]))
+        example = structure.build(values, [], torch.Size([0, *structure.cells]))
     try:
         return pickle.dumps(example)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -168,18 +168,18 @@ def _reduced(storage: LazyTensorStorage) -> tuple[Any, ...]:
         return storage.__getstate__()  # which refuses
     with storage.lock:
         fd, ring = reduction.DupFd(sharing._memory.fd), storage.journal.shape[0]
-        return _arrived, (type(storage), storage.max_size, storage._layout, fd, ring, storage._adopted)
+        return _arrived, (type(storage), storage.max_size, storage._layout, storage.ndim, fd, ring, storage._adopted)
 
 
 def _arrived(
-    kind: type[LazyTensorStorage], max_size: int, layout: Any, fd: Any, ring: int, adopted: list[Tensor]
+    kind: type[LazyTensorStorage], max_size: int, layout: Any, ndim: int, fd: Any, ring: int, adopted: list[Tensor]
 ) -> LazyTensorStorage:
     """A storage as the receiving process has it: the one that is here already, if it is."""
     memory = SharedMemory(fd.detach())
     with _here_lock:
         storage = _HERE.get(memory.token)
         if storage is None:
-            storage = kind._received(max_size, layout)
+            storage = kind._received(max_size, layout, ndim)
             storage._adopted = adopted
             Sharing(storage, memory, ring).take_over(storage)
     return storage

@@ -48,15 +48,17 @@ class RoundRobinWriter(Writer):
         """The generation of each slot: how often it was written or emptied since its first write, from 0.
 
         ``index``: an int or an integer tensor of any shape; the result, int64, has its shape and device. Of a tuple (an
-        index for each dimension of the storage) the first counts. -1 for a slot never written or out of range, and
+        index for each dimension of the storage) the first counts, and with several dimensions the first of the last
+        dimension of a tensor ``[..., ndim]``. -1 for a slot never written or out of range, and
         everywhere when generations are not tracked. A slot that was emptied has a generation too, though no record: a
         handle with it is not live.
         """
-        slots = _as_index(index)
+        slots = _as_index(index, self._num_dims)
         if not self._tracks_generations:
             return torch.full_like(slots, -1)
         with self.storage.lock:
-            return self.storage.generations(slots.to(self.storage.device)).to(slots.device)
+            rows = self.storage.first_rows(slots.to(self.storage.device))
+            return self.storage.generations(rows).to(slots.device)
 
     def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:
         """Overwrite whole records at stored slots; the cursor stays, the records' old handles are stale.
