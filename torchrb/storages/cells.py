@@ -211,26 +211,26 @@ class CellStorage(Storage):
         cells, num = self.cells, self.num_cells
         asked = generation.shape
         if index.shape == asked:
-            rows = self.first_rows(index.reshape(-1))
-            steps = torch.arange(num, device=rows.device)
-            rows = torch.where(rows < 0, -1, rows)[:, None] + torch.where(rows < 0, 0, 1)[:, None] * steps
-            generations = generation.reshape(-1, 1).expand(-1, num)
-            shape = torch.Size((rows.shape[0], *cells))
-            return Handles(rows.reshape(-1), generations.reshape(-1), shape, asked, True)
+            first = self.first_rows(index.reshape(-1, 1))
+            rows = torch.where(first < 0, -1, first + torch.arange(num, device=first.device))
+            generations = generation.reshape(-1, 1).expand(-1, num).reshape(-1)
+            return Handles(rows.view(-1), generations, torch.Size((rows.shape[0], *cells)), asked, True)
         if index.shape != (*asked, self.ndim):
             raise ValueError(
                 f"{call}: with ndim={self.ndim} index and generation must have the same shape, where slots are meant, "
                 f"or index a last dimension of {self.ndim} coordinates more, got {[*index.shape]} and {[*asked]}."
             )
         places = index.reshape(-1, self.ndim)
-        rows, inner = self.first_rows(places[:, 0]), places[:, 1:]
-        sizes = torch.tensor(cells, device=rows.device)
-        outside = ((inner < 0) | (inner >= sizes)).any(-1)
-        if outside.device.type == "cpu" and bool(outside.any()):
-            wrong = places[outside][0].tolist()
+        slots, *inner = places.unbind(-1)
+        place, inside = torch.zeros_like(slots), torch.ones_like(slots, dtype=torch.bool)
+        for at, size in zip(inner, cells, strict=True):
+            inside &= (at >= 0) & (at < size)
+            place = place * size + at
+        if inside.device.type == "cpu" and not bool(inside.all()):
+            wrong = places[~inside][0].tolist()
             raise IndexError(f"{call}: index {wrong} is outside of its record, which has cells {[*cells]}.")
-        steps = torch.tensor([math.prod(cells[i + 1 :]) for i in range(len(cells))], device=rows.device)
-        rows = torch.where(outside | (rows < 0), -1, rows + (inner * steps).sum(-1))
+        first = self.first_rows(slots)
+        rows = torch.where(inside & (first >= 0), first + place, -1)
         return Handles(rows, generation.reshape(-1), rows.shape, asked, False)
 
     # --- indices as users write them

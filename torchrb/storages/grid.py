@@ -112,7 +112,7 @@ def _laid_out(
         where = places[0] if together else -1
         slices = sorted([*slices, (where, block)], key=lambda entry: entry[0])  # type: ignore[list-item]
     total = sum(rows.dim() for _, rows in slices)
-    rows, before = torch.as_tensor(base, device=device), 0
+    rows, before = base if isinstance(base, Tensor) else torch.zeros((), dtype=torch.int64, device=device), 0
     for _, part in slices:
         after = total - before - part.dim()
         rows = rows + part.view(*[1] * before, *part.shape, *[1] * after)
