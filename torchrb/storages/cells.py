@@ -159,15 +159,15 @@ class CellStorage(Storage):
     @property
     def max_size(self) -> int:  # type: ignore[override]
         """Capacity in cells. When records are known to have several, it is that of whole ones."""
-        return self._asked_size if self.structure is None else self._capacity(self.structure)
+        return self._asked_size if self.structure is None else self._capacity_for(self.structure.cells)
 
     @max_size.setter
     def max_size(self, size: int) -> None:
         self._asked_size = size
 
-    def _capacity(self, structure: Structure) -> int:
+    def _capacity_for(self, cells: torch.Size) -> int:
         """Rows for as many whole records as take the size asked for."""
-        num = structure.cells.numel()
+        num = cells.numel()
         return -(-self._asked_size // num) * num
 
     @property
@@ -233,6 +233,14 @@ class CellStorage(Storage):
         rows = torch.where(inside & (first >= 0), first + place, -1)
         return Handles(rows, generation.reshape(-1), rows.shape, asked, False)
 
+    def place(self, data: Any, choose: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
+        if self.ndim > 1:
+            raise ValueError(
+                f"{'add' if one else 'extend'}: records of several dimensions, here ndim={self.ndim}, go into a ring. "
+                "Use a TensorDictRoundRobinWriter, or a storage with ndim=1."
+            )
+        return super().place(data, choose, one=one)
+
     # --- indices as users write them
 
     def locate(self, index: Any, call: str, dim: int = 0) -> Slots:
@@ -265,20 +273,22 @@ class CellStorage(Storage):
         with self.lock:
             self._known_cells(call)
             parts = settled_each(index, self.ndim, self.device, call)
-            shape, taken = self._take_cells(data, num_dims(parts), call)
+            whole = self._are_whole(parts, dim)
+            shape, taken = self._take_cells(data, num_dims(parts), whole, call)
             where = self._resolved(parts, call, dim)
             if where.shape != shape:
                 raise ValueError(f"{call}: a batch of {[*where.shape]} is addressed, got one of {[*shape]}.")
-            self._put_cells(where.flat, taken, self._are_whole(parts, dim), call)
+            if whole:
+                self._put(where.flat, taken, call)
+            else:
+                self._put_fields(where.flat, taken, call)
 
     __setitem__ = set
 
-    def _take_cells(self, data: Any, num: int, call: str) -> tuple[torch.Size, Any]:
-        """As `_take`, of a batch of cells with so many dimensions; and its shape."""
-        raise NotImplementedError
-
-    def _put_cells(self, rows: Tensor, taken: Any, whole: bool, call: str) -> None:
-        """Write what `_take_cells` gave: ``whole`` records, or parts of some."""
+    def _take_cells(self, data: Any, num: int, whole: bool, call: str) -> tuple[torch.Size, Any]:
+        """The storage's own copy of a batch of cells with so many dimensions, and its shape: as `_take` gives it where
+        they make ``whole`` records, else as `_take_fields` does.
+        """
         raise NotImplementedError
 
     def set_fields(self, index: Any, fields: Mapping[Any, Any], call: str) -> None:
