@@ -236,8 +236,10 @@ class Storage(ABC):
         """Whether other processes may use this storage."""
         return False
 
+    _goes_anywhere = False  # whether it goes to other processes without being shared first
+
     def __getstate__(self) -> Any:
-        if self.shared:
+        if self.shared or self._goes_anywhere:
             remedy = (
                 "This one is shared: hand it to a torch.multiprocessing.Process, or send it through one of its queues."
             )
