@@ -2,8 +2,9 @@
 
 Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
 `LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`. Writers:
-`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`. Transforms: `Compose`. Groups to gradients:
-`MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a device.
+`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `TensorDictMaxValueWriter`, `ImmutableDatasetWriter`. Transforms:
+`Compose`. Groups to gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels
+or plain torch serve a device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
@@ -25,6 +26,7 @@ from torchrb.transforms import Compose as Compose
 from torchrb.updates import ConditionalUpdateResult as ConditionalUpdateResult
 from torchrb.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
 from torchrb.writers import RoundRobinWriter as RoundRobinWriter
+from torchrb.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
 from torchrb.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 from torchrb.writers import Writer as Writer
 
@@ -46,6 +48,7 @@ __all__ = [
     "Sampler",
     "SamplerWithoutReplacement",
     "Storage",
+    "TensorDictMaxValueWriter",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
