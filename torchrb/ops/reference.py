@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchrb.ops import schemas
-from torchrb.ops.reference_draws import draw_uniform, group_index_update_, sample_groups
+from torchrb.ops.reference_draws import draw_permuted, draw_uniform, group_index_update_, sample_groups
 from torchrb.ops.reference_returns import balanced_subset, group_advantage
 from torchrb.ops.reference_tables import cells_of, counts_from, header_of, sortable, typed
 from torchrb.ops.schemas import (
@@ -38,6 +38,7 @@ __all__ = [
     "append_rows_",
     "balanced_subset",
     "clear_rows_",
+    "draw_permuted",
     "draw_uniform",
     "group_advantage",
     "group_index_update_",

@@ -198,6 +198,14 @@ def _draw_uniform(seed: Tensor, control: Tensor, num: int) -> Tensor:
     return control.new_empty((num,))
 
 
+@_declare("draw_permuted(Tensor seed, int size, int first, int num) -> Tensor slots")
+def _draw_permuted(seed: Tensor, size: int, first: int, num: int) -> Tensor:
+    """What the permutation of ``[0, size)`` that the seed selects has at the places from ``first`` on, int64 ``[num]``:
+    ``size < 2**32``. RuntimeError for places past its end.
+    """
+    return seed.new_empty((num,))
+
+
 def group_links_size(capacity: int, device_type: str = "cpu") -> int:
     """How many int32 the links of a group index over ``capacity`` rows take on such a device."""
     if device_type == "cuda":  # as GroupLinks::size in csrc/cuda/group_links.cuh
