@@ -20,6 +20,7 @@ import torch.utils._pytree as pytree
 from tensordict import is_tensor_collection
 from torch import Tensor
 
+from torchrb.persistence import StateReader
 from torchrb.storages.base import Storage, _one_row
 from torchrb.storages.grid import is_everything, num_dims, resolve_each, settled_each
 from torchrb.storages.indexing import Slots
@@ -82,6 +83,12 @@ def swapped(items: Sequence[Any], dim: int) -> list[Any]:
     return items
 
 
+def structure_with(cells: torch.Size, cell: Any, device: torch.device, call: str) -> Structure:
+    """The structure of records of such cells (``[]`` where there are none), of a batch of some cells."""
+    structure: Any = structure_of(cell, device, call)
+    return CellStructure(structure, cells) if cells else structure
+
+
 def flat(rows: Rows, shape: torch.Size) -> Rows:
     """A batch of several dimensions as one of rows."""
     return Rows(
@@ -118,6 +125,14 @@ def _swapped(data: Any, dim: int) -> Any:
             "add()."
         )
     return data.transpose(0, dim)
+
+
+def saved_cells(reader: StateReader) -> torch.Size:
+    """The cells of a record in a saved state. ValueError for what are none."""
+    sizes = reader.items("cells")
+    if not all(type(size) is int and 0 < size < 2**32 for size in sizes):
+        raise reader.refuse("cells", "sizes of at least 1")
+    return torch.Size(sizes)
 
 
 def leading(batch: Any, num: int, call: str) -> torch.Size:
@@ -169,6 +184,11 @@ class CellStorage(Storage):
         """Rows for as many whole records as take the size asked for."""
         num = cells.numel()
         return -(-self._asked_size // num) * num
+
+    def _room_for(self, reader: StateReader) -> int:
+        if self.ndim == 1 or self.structure is not None:
+            return self.max_size
+        return self._capacity_for(saved_cells(reader))
 
     @property
     def cells(self) -> torch.Size:

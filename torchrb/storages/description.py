@@ -14,9 +14,9 @@ import torch
 from tensordict import NonTensorData, TensorDict, is_non_tensor, is_tensor_collection, is_tensorclass
 from torch import Tensor
 
-from torchrb.storages.cells import CellStructure
+from torchrb.storages.cells import structure_with
 from torchrb.storages.records import STORABLE_DTYPES
-from torchrb.storages.structure import Structure, structure_of
+from torchrb.storages.structure import Structure
 from torchrb.storages.values import from_json, to_json
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORABLE_DTYPES}
@@ -40,10 +40,11 @@ def describe(structure: Structure, call: str) -> Any:
 def structure_from(description: Any, device: torch.device, call: str) -> Structure:
     """The structure that was described. ValueError for what is no description, TypeError for an unknown class."""
     try:
-        if "cells" in description:
-            cells = cells_in(description, call)
-            return CellStructure(structure_of(_example(description["cell"], call, 0), device, call), cells)
-        return structure_of(_example(description, call, 0), device, call)
+        cells = cells_in(description, call)
+        example = _example(description["cell"] if cells else description, call, 0)
+        if is_non_tensor(example):
+            raise ValueError(f"{call}: what a record is cannot be read from the file.")
+        return structure_with(cells, example, device, call)
     except (KeyError, IndexError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{call}: what a record is cannot be read from the file ({error!r}).") from error
 

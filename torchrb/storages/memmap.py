@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -14,17 +16,28 @@ from torch import Tensor
 
 from torchrb import ops
 from torchrb.generations import words_of
-from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_LOCK, CONTROL_WRITES, SLOT_LIVE
+from torchrb.ops.schemas import (
+    CONTROL_CURSOR,
+    CONTROL_JOURNAL,
+    CONTROL_LENGTH,
+    CONTROL_LOCK,
+    CONTROL_STAMP,
+    CONTROL_WRITES,
+    SLOT_LIVE,
+)
+from torchrb.storages.base import Placement
 from torchrb.storages.description import cells_in, describe, structure_from
 from torchrb.storages.heap import REF_WORDS, Heap
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.records import LeafSpec, RecordTable, packed
 from torchrb.storages.repair import repair
-from torchrb.storages.scratch import HEAP, Scratch, temporary_directory
+from torchrb.storages.scratch import HEAP, Scratch, explained, temporary_directory
 from torchrb.storages.shared_memory import SharedMemory, rounded
 from torchrb.storages.sharing import Sharing, here
 from torchrb.storages.structure import Rows, Structure, numbers_of, shown
 from torchrb.storages.tensor import Fields, LazyTensorStorage
+
+_VALUE_BYTES = 64  # looking for dead values visits every record: not before so much was added for each
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -92,7 +105,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             files = Scratch.at(scratch_dir, max_size, existsok, name)
         self._open(files, SharedMemory.new(rounded(8 * self.journal.shape[0])))
         interrupted = files.use()
-        self._close: Any = weakref.finalize(self, _close, files, bool(auto_cleanup), os.getpid())
+        self._close: Any = Finalize(self, files.close, (bool(auto_cleanup),), exitpriority=0)  # in any process's end
         if files.is_told:
             self._resume(interrupted)
         if shared_init:
@@ -105,11 +118,18 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def _resume(self, interrupted: bool) -> None:
         control, counters = self.control, self._counters
-        capacity = self._capacity_for(cells_in(self._files.told(type(self).__name__)[0], type(self).__name__))
-        limits = ((CONTROL_CURSOR, capacity - 1), (CONTROL_LENGTH, capacity), (CONTROL_WRITES, 2**63 - 1))
-        for place, most in limits:
-            if not 0 <= counters[place] <= most:
-                raise ValueError(f"{type(self).__name__}: {self._files} is damaged: a counter is {counters[place]}.")
+        name = type(self).__name__
+        capacity = self._capacity_for(cells_in(self._files.told(name)[0], name))
+        counts = [
+            (counters[CONTROL_CURSOR], capacity - 1),
+            (counters[CONTROL_LENGTH], capacity),
+            (counters[CONTROL_WRITES], 2**62),
+            (counters[CONTROL_STAMP], 2**51),
+            (self._files.words[HEAP], self._files.objects.nbytes),
+        ]
+        for count, most in counts:
+            if not 0 <= count <= most:
+                raise ValueError(f"{name}: {self._files} is damaged: it counts {count} of {most}.")
         control[CONTROL_LOCK] = 0
         control[CONTROL_JOURNAL] = max(counters[CONTROL_JOURNAL], 0) + self.journal.shape[0] + 1  # readers start anew
         with self.lock:  # which learns what a record is, and cleans up after a process that was killed
@@ -129,10 +149,13 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def cleanup(self) -> bool:
         """Remove the files from ``scratch_dir`` now; whether there were any. The storage goes on without a name."""
-        if self.scratch_dir is None or self._close is None or self._close.detach() is None:
+        if self.scratch_dir is None or self._close is None or not self._close.still_active():
             return False
+        self._close.cancel()
         self._files.close(remove=True)
         return True
+
+    _goes_anywhere = True
 
     def share(self) -> None:
         self._for_others = True  # all that takes is done already
@@ -168,7 +191,8 @@ class LazyMemmapStorage(LazyTensorStorage):
                     return written
         except BaseException:
             if self.structure is None and self._staging.noted is None:
-                files.records.resize(at)
+                with contextlib.suppress(OSError):
+                    files.records.resize(at)
             raise
         return None
 
@@ -181,8 +205,9 @@ class LazyMemmapStorage(LazyTensorStorage):
             if memory.nbytes < at + capacity * nbytes:
                 if self._files.is_told:
                     raise ValueError(f"{type(self).__name__}: {self._files} is damaged: the file of records is short.")
-                memory.resize(at + capacity * nbytes)
-            return memory.tensor(at, capacity * nbytes).view(capacity, nbytes)
+                self._files.grow(at + capacity * nbytes, type(self).__name__)
+            # Of a large page the whole would go to the disk with a row, also where no room was made sure of.
+            return memory.tensor(at, capacity * nbytes, large_pages=False).view(capacity, nbytes)
 
         return packed([*structure.leaves, *refs], self._capacity_for(structure.cells), self.device, zeros)
 
@@ -195,8 +220,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         taken = super()._fit(batch, call)
         rows, keys = taken.rows, taken.structure.object_keys
         if keys:
-            self._free_dead()
-            refs = self._heap.add(rows.objects, lambda i: f"{call}: field {shown(keys[i])!r}")
+            refs = self._add(rows.objects, keys, call)
             taken = taken._replace(rows=rows._replace(values=[*rows.values, *refs], objects=[]))
         first, beyond = self.cursor, self.cursor + rows.num - self.max_size
         self._reserve(first, min(first + rows.num, self.max_size))
@@ -204,19 +228,18 @@ class LazyMemmapStorage(LazyTensorStorage):
             self._reserve(0, min(beyond, self.max_size))
         return taken
 
-    def _put(self, slots: Tensor, taken: Any, call: str) -> Tensor:
+    def _put(self, slots: Tensor, taken: Any, call: str, placement: Placement | None = None) -> Tensor:
         if slots.shape[0]:
             self._wanted = int(slots.max()) + 1
             self._reserve(int(slots.min()), self._wanted)
-        return super()._put(slots, taken, call)
+        return super()._put(slots, taken, call, placement)
 
     def _fit_fields(self, taken: Any, num: int, call: str) -> Fields:
         fields = super()._fit_fields(taken, num, call)
         if not fields.places:
             return fields
-        self._free_dead()
         keys = [self.structure.object_keys[place] for place in fields.places]  # type: ignore[union-attr]
-        refs = self._heap.add(fields.objects, lambda i: f"{call}: field {shown(keys[i])!r}")
+        refs = self._add(fields.objects, keys, call)
         leaves = [*fields.leaves, *map(self._ref_leaf, fields.places)]
         return Fields(leaves, [*fields.values, *refs], [], [])
 
@@ -240,9 +263,16 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _ref_leaf(self, place: int) -> int:
         return len(self.structure.leaves) + place  # type: ignore[union-attr]
 
+    def _add(self, columns: list[list[Any]], keys: list[tuple], call: str) -> list[Tensor]:
+        """References to the values of some fields, which no record names yet."""
+        if self._heap.is_due(_VALUE_BYTES * self.max_size):
+            self._free_dead()
+        with explained(f"{call}: no room for strings and other values in {self._files}"):
+            return self._heap.add(columns, lambda i: f"{call}: field {shown(keys[i])!r}")
+
     def _free_dead(self) -> None:
-        """Give back what no record names, now and then: before values are added that none names yet."""
-        if self.structure is None or not self._heap.is_due(64 * self.max_size):
+        """Give back values that no record names any more."""
+        if self.structure is None:
             return
         num, table = len(self), self.tables[0]
         live = (words_of(self.tables)[:num] & SLOT_LIVE) != 0
@@ -302,8 +332,3 @@ def _arrived(
         return storage
 
     return here(memory.token, made)
-
-
-def _close(files: Scratch, remove: bool, process: int) -> None:
-    if os.getpid() == process:
-        files.close(remove)
