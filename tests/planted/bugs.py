@@ -38,8 +38,8 @@ BUGS = [
     ),
     Bug(
         1, "a structure is learned from a batch that is then refused", "storages/tensor.py",
-        "        structure = self.structure or structure_of(batch, device, call)\n",
-        "        structure = self.structure or structure_of(batch, device, call)\n"
+        "        structure = self.structure or self._learned(batch, device, call)\n",
+        "        structure = self.structure or self._learned(batch, device, call)\n"
         "        if self.structure is None:\n"
         "            self._records, self.structure = self._allocate(structure, device), structure\n"
         "            self._objects = [[None] * self.max_size for _ in structure.object_keys]\n",
@@ -275,7 +275,7 @@ BUGS = [
     ),
     Bug(
         9, "the batch and the info of one sample share their indices", "buffer/reading.py",
-        "{key: value.clone() for key, value in info.items()}", "dict(info)",
+        "{key: _own(value) for key, value in info.items()}", "dict(info)",
         "test_the_entries_of_one_answer_share_nothing",
     ),
     Bug(

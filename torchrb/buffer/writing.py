@@ -42,13 +42,17 @@ class Writing(Parts):
         list of records is that of its items. In a storage of several dimensions what is returned is about cells:
         int64 ``[n, ndim]``, and generations ``[n]``.
         """
-        data = self._transform.inv(data)
         if not self._flat:
-            data = records_first(data, self.dim_extend, self._storage)
-        slots, generations = self._writer.append(data)
-        if not self._flat:
-            slots = as_rows(self._storage, slots)
+            return self._extend_along(self.dim_extend, data, return_generations)
+        slots, generations = self._writer.append(self._transform.inv(data))
         return (slots, generations) if return_generations else slots
+
+    def _extend_along(self, dim: int, data: Any, return_generations: bool) -> Tensor | tuple[Tensor, Tensor]:
+        storage = self._storage
+        data = records_first(self._transform.inv(data), dim, storage)
+        slots, generations = self._writer.append(data)
+        index = as_rows(storage, slots)
+        return (index, generations) if return_generations else index
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove every record and go back to slot 0; handles to removed records stay stale for ever."""

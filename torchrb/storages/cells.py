@@ -174,7 +174,7 @@ class CellStorage(Storage):
     @property
     def max_size(self) -> int:  # type: ignore[override]
         """Capacity in cells. When records are known to have several, it is that of whole ones."""
-        return self._asked_size if self.structure is None else self._capacity_for(self.structure.cells)
+        return self._asked_size if self.ndim == 1 else self._capacity_for(self.cells)
 
     @max_size.setter
     def max_size(self, size: int) -> None:
@@ -193,6 +193,9 @@ class CellStorage(Storage):
     @property
     def cells(self) -> torch.Size:
         """The shape of a record in cells; ``[]`` with one dimension, and before anything was stored."""
+        if self.structure is None and self.ndim > 1:
+            with self.lock:  # where other processes use the storage, this tells what they have stored
+                pass
         return torch.Size() if self.structure is None else self.structure.cells
 
     @property

@@ -94,7 +94,8 @@ class Sharing:
         if storage.structure is None:
             self._learn(storage)
         if died:
-            dropped = repair(storage.tables, self.control, self.journal, storage.num_cells)
+            num_cells = 1 if storage.structure is None else storage.structure.cells.numel()
+            dropped = repair(storage.tables, self.control, self.journal, num_cells)
             if dropped:
                 warnings.warn(
                     f"{type(storage).__name__}: process {died} ended while it was writing; {dropped} records that it "
