@@ -20,10 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the bottom up. A room may import any room of a lower layer, itself, and the siblings that an arrow leads to.
 LAYERS = [
     {"ops"},
+    {"persistence"},
     {"storages", "transforms", "generations", "journal", "groups"},
     {"writers", "samplers", "selection", "advantages"},
     {"buffer", "updates", "collate", "consumption"},
-    {"query", "persistence", "services"},
+    {"query", "services"},
 ]
 ARROWS = {
     ("storages", "generations"),

@@ -16,6 +16,7 @@ from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
 from torchrb.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
 from torchrb.selection import MCAdvantageSelector as MCAdvantageSelector
+from torchrb.storages import LazyMemmapStorage as LazyMemmapStorage
 from torchrb.storages import LazyStackStorage as LazyStackStorage
 from torchrb.storages import LazyTensorStorage as LazyTensorStorage
 from torchrb.storages import ListStorage as ListStorage
@@ -35,6 +36,7 @@ __all__ = [
     "Compose",
     "ConditionalUpdateResult",
     "ImmutableDatasetWriter",
+    "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",

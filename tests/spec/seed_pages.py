@@ -80,6 +80,7 @@ STATS = {
 # Names that the examples import.
 NAMES = (
     *NOW,
+    "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
@@ -121,4 +122,4 @@ LATER_PARAMETERS = (
     "transport_options",
     "use_ray_service",
 )
-LATER_NAMES = ("LazyMemmapStorage", "PrioritizedSampler", "traj")
+LATER_NAMES = ("PrioritizedSampler", "traj")

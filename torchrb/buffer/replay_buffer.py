@@ -28,13 +28,13 @@ class ReplayBuffer(Writing, Reading, LifeCycle):
     returned belongs to the caller. Calls from several threads are safe.
 
     With ``consume_after_n_samples=n`` every record is returned n times at most, also within one batch, whichever
-    sampler draws and however many threads do. Uniform draws are of distinct records then. A batch holds as many as are left, so
-    the last ones may be smaller; where a sampler repeats records (a group that is short of them, prioritized draws),
-    repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends. ``len(rb)``
-    and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that are stored.
-    The count belongs to the record: one that is written over it starts at 0, changing some of its fields leaves it, and
-    a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw costs the batch
-    and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
+    sampler draws and however many threads do. Uniform draws are of distinct records then. A batch holds as many as are
+    left, so the last ones may be smaller; where a sampler repeats records (a group that is short of them, prioritized
+    draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
+    ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
+    are stored. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
+    leaves it, and a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw
+    costs the batch and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
 
     >>> import torch
     >>> from torchrb import ListStorage, ReplayBuffer

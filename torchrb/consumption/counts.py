@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -13,6 +14,7 @@ from torchrb.consumption.unspent import Unspent
 from torchrb.generations import generations_at
 from torchrb.journal import JournalReader
 from torchrb.ops.schemas import HEADER_BYTES, SLOT_LIVE
+from torchrb.persistence import StateReader
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.samplers.base import require_records, take_seed
 from torchrb.storages import Storage
@@ -191,45 +193,45 @@ class Consumption:
             self._add(claim, claim.slots[there], -claim.times[there], self._serial)
             self.catch_up()
 
-    # --- keeping it
+    # --- saved states
 
     def state_dict(self) -> dict[str, Any]:
-        """The records that were drawn, by slot and generation, and how often each was."""
+        """The records that were drawn, by slot and generation, and how often each was; as `Sampler.state_dict`."""
         self.catch_up()
         slots = torch.arange(self._counts.shape[0] - 1, device=self._storage.device)
-        drawn = self._drawn(slots, generations_at(self._storage.tables, slots)) if len(slots) else slots
+        drawn = self._drawn(slots, generations_at(self._storage.tables, slots)) if slots.shape[0] else slots
         slots = torch.nonzero(drawn > 0).view(-1)
-        return {
-            "limit": self.limit,
-            "slots": slots,
-            "generations": self._counts[slots, 0],
-            "drawn": drawn[slots],
-        }
+        return {"slots": slots, "generations": self._counts[slots, 0], "drawn": drawn[slots]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put counts in place of these, for the records of the storage that they belong to."""
-        call = f"load_state_dict: {_NAME}"
-        tensors = [state.get(name) for name in ("slots", "generations", "drawn")]
-        if not all(
-            isinstance(tensor, Tensor) and tensor.dtype == torch.int64 and tensor.dim() == 1 for tensor in tensors
-        ):
-            raise ValueError(f"{call}: expected slots, generations and drawn, int64 [n] each, got {state!r}.")
-        slots, generations, drawn = (cast(Tensor, tensor).to(self._storage.device) for tensor in tensors)
-        if not slots.shape == generations.shape == drawn.shape:
-            raise ValueError(
-                f"{call}: slots, generations and drawn must have one length, got {len(slots)}, "
-                f"{len(generations)} and {len(drawn)}."
-            )
-        self.catch_up()
-        capacity = self._counts.shape[0] - 1
-        if len(slots) and (int(slots.min()) < 0 or int(slots.max()) >= capacity or int(drawn.min()) < 0):
-            raise ValueError(f"{call}: slots must be below {capacity} and drawn at least 0. Load the storage first.")
-        counts = torch.full_like(self._counts, -1)
-        counts[slots] = torch.stack([generations, drawn], 1)
-        counts[-1, 0] = self._serial
-        self._unsettled = torch.arange(capacity, device=self._storage.device)
-        self._counts.copy_(counts)
-        self.catch_up()
+    def plan_load(self, state: Mapping[str, Any], size: int) -> Callable[[], None]:
+        """Validate saved counts for a storage that will hold ``size`` records, and return what puts them in place of
+        these, as `Sampler.plan_load`. They count for the records that they belong to, and for no others.
+        """
+        reader = StateReader(state, f"load: {_NAME}")
+        slots = reader.tensor("slots", torch.int64, None)
+        num = slots.shape[0]
+        generations, drawn = (reader.tensor(name, torch.int64, num) for name in ("generations", "drawn"))
+        if bool((slots < 0).any()) or bool((slots >= size).any()) or torch.unique(slots).shape[0] != num:
+            raise reader.refuse("slots", f"distinct slots below {size}")
+        if bool((drawn < 1).any()):
+            raise reader.refuse("drawn", "positive numbers")
+        rows = torch.stack([generations, drawn], 1).to(self._storage.device, copy=True)
+        places = slots.to(self._storage.device, copy=True)
+
+        def put() -> None:
+            self.catch_up()
+            counts = torch.full_like(self._counts, -1)
+            counts[-1, 0] = self._serial
+            counts[places] = rows
+            self._unsettled = torch.arange(counts.shape[0] - 1, device=counts.device)
+            self._counts.copy_(counts)
+            self.catch_up()
+
+        return put
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved counts; see `plan_load` for the errors, after which nothing has changed."""
+        self.plan_load(state, len(self._storage))()
 
 
 def _some(value: Any, shape: torch.Size, kept: Tensor) -> Any:

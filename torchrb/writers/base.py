@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -87,6 +88,30 @@ class Writer(ABC):
         storage = self.storage
         with storage.lock:
             return storage.generations(slots.to(storage.device)).to(slots.device)
+
+    # --- saved states
+
+    def state_dict(self) -> dict[str, Any]:
+        """What writes go on from, besides the storage's own counters: a snapshot, as that of a sampler
+        (`Sampler.state_dict`). Empty where there is nothing else.
+        """
+        return {}
+
+    def plan_load(self, state: Mapping[str, Any], size: int) -> Callable[[], None]:
+        """Validate a saved state for a storage that will hold ``size`` records, and return what puts it in place, which
+        does not fail. ValueError for a state that is not this writer's. As `Sampler.plan_load`.
+        """
+        if state:
+            raise ValueError(
+                f"load: a {type(self).__name__} keeps no state, got {sorted(map(str, state))}. Load it with the writer "
+                "that saved it."
+            )
+        return lambda: None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; see `plan_load` for the errors, after which nothing has changed."""
+        with self.storage.lock:
+            self.plan_load(state, len(self.storage))()
 
     def __repr__(self) -> str:
         if self._storage is None:
