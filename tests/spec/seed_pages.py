@@ -34,7 +34,7 @@ NOW: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "__init__": (
             "*, storage=None, sampler=None, writer=None, collate_fn=None, transform=None, transform_factory=None,"
-            " batch_size=None, dim_extend=None, generator=None, shared=False"
+            " batch_size=None, dim_extend=None, generator=None, consume_after_n_samples=None, shared=False"
         ),
         "add": "data",
         "append_transform": "transform, *, invert=False",
@@ -113,7 +113,6 @@ LATER_PARAMETERS = (
     "sample_unit",
     "pin_memory",
     "prefetch",
-    "consume_after_n_samples",
     "compilable",
     "delayed_init",
     "service_backend",

@@ -67,12 +67,14 @@ class Storage(Saving):
     ``seed``: where a draw's seed lies while the draw holds the lock. ``known_nonempty``: on a GPU, that something is
     stored, as far as the host knows without asking the device.
 
-    ``ndim``, ``num_cells``: dimensions of a batch in records, and cells of a record; both 1 except in storages of
-    tensors. What this class calls records and slots are cells and their rows where a record has several; see `cells`.
+    ``ndim``, ``cells``, ``num_cells``: dimensions of a batch in records, and the cells of a record, as a shape and as a
+    number; 1, ``[]`` and 1 except in storages of tensors. What this class calls records and slots are cells and their
+    rows where a record has several; see `cells`.
     """
 
     ndim = 1
     num_cells = 1
+    cells = torch.Size()
 
     def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu") -> None:
         super().__init__()
@@ -130,6 +132,15 @@ class Storage(Saving):
     def num_clears(self) -> int:
         """How often what was stored has been cleared: after that, slots are given out anew."""
         return int(self._counters[CONTROL_CLEARS])
+
+    @property
+    def num_drawable(self) -> int:
+        """How many records a sampler may draw: here, all."""
+        return len(self)
+
+    def drawable(self) -> Tensor | None:
+        """Their slots, int64; None where they are those below the length."""
+        return None
 
     # --- rows
 

@@ -191,7 +191,7 @@ class CellStorage(Storage):
         return self._capacity_for(saved_cells(reader))
 
     @property
-    def cells(self) -> torch.Size:
+    def cells(self) -> torch.Size:  # type: ignore[override]
         """The shape of a record in cells; ``[]`` with one dimension, and before anything was stored."""
         if self.structure is None and self.ndim > 1:
             with self.lock:  # where other processes use the storage, this tells what they have stored

@@ -85,6 +85,8 @@ class Saving(ABC):
     bounded = True  # whether there is a capacity
     grows_on_disk = True  # whether what was dumped and not written since, by the journal, is left as it is
     max_size: int
+    num_cells: int
+    cells: torch.Size
     device: torch.device
     lock: Any
     control: Tensor
@@ -186,7 +188,7 @@ class Saving(ABC):
     def _hooked(self, length: int) -> dict[str, Any]:
         """The data as save hooks want it, and the headers of its records."""
         slots = torch.arange(length, device=self.device)
-        data = self.read(slots)[0] if self.tables else None
+        data = self.read(slots, torch.Size([length // self.num_cells, *self.cells]))[0] if self.tables else None
         for hook in self._save_hooks:
             data = hook(data)
         headers = self.tables[0][:length, :HEADER_BYTES] if self.tables else None

@@ -176,13 +176,7 @@ def plan(storage: LazyTensorStorage, reader: StateReader, counters: Counters, pl
     length, capacity = counters.length, storage._room_for(reader)
     saved = SavedRows(reader, length, capacity, placed)
     structure = storage.structure
-    if saved.example is not None:
-        _check_cells(storage, saved, counters, reader)
-    if structure is not None and saved.example is not None:
-        rows = structure.cell if isinstance(structure, CellStructure) else structure
-        rows.flatten(saved.example, storage.device, reader.call)  # raises where the fields are others
-        if len(structure.leaves) != len(saved.leaves):
-            raise ValueError(f"{reader.call}: the saved state has other fields.")
+    check_fields(storage, saved, counters, reader)
     if not length:
         return PlannedRows(_forgetting(storage), storage.journal, False)
     check_headers(saved.headers(length), counters, reader.call)
@@ -213,6 +207,20 @@ def plan(storage: LazyTensorStorage, reader: StateReader, counters: Counters, pl
         storage.structure = structure
 
     return PlannedRows(put, storage.journal, tables is saved.tables)
+
+
+def check_fields(storage: LazyTensorStorage, saved: SavedRows, counters: Counters, reader: StateReader) -> None:
+    """ValueError or KeyError where a storage keeps other records than those that were saved."""
+    if saved.example is None:
+        return
+    _check_cells(storage, saved, counters, reader)
+    structure = storage.structure
+    if structure is None:
+        return
+    rows = structure.cell if isinstance(structure, CellStructure) else structure
+    rows.flatten(saved.example, storage.device, reader.call)
+    if len(structure.leaves) != len(saved.leaves):
+        raise ValueError(f"{reader.call}: the saved state has other fields.")
 
 
 def _check_cells(storage: LazyTensorStorage, saved: SavedRows, counters: Counters, reader: StateReader) -> None:
