@@ -56,11 +56,11 @@ class ReplayBuffer(Writing, Reading, LifeCycle):
     **Several dimensions.** With ``LazyTensorStorage(n, ndim=2)`` a batch is, say, ``[B, T, ...]``: ``T`` records of
     ``B`` cells each, as ``dim_extend`` is 1. Draws, ``len`` and capacity count cells; the ring, generations and
     `write_count` records. In a sample ``"index"`` is a tuple of int64 tensors, (slot, place in the record, ...), or
-    with tensordicts one tensor ``[n, ndim]``; `extend` and `add` return such a one, a row for each cell. These are
-    places in ``rb.storage``, which is ``[slots, cells]``: `set_`, `set_at_`, `update_`, `update_if_present` and
-    ``writer.generations_of`` take them, and values like that. Only ``rb[...]`` and what it defines (``rb[...] =``,
-    `read_all_in_order`, `write_all`) show data as it was extended, index and all: ``rb[b, t]`` is
-    ``rb.storage[t, b]``, and its ``"index"`` says so.
+    with tensordicts one tensor ``[n, ndim]``, which ``unbind(-1)`` makes a tuple; `extend` and `add` return such a
+    one, a row for each cell. These are places in ``rb.storage``, which is ``[slots, cells]``: `set_`, `set_at_`,
+    `update_`, `update_if_present` and ``writer.generations_of`` take them, and values like that. Only ``rb[...]`` and
+    what it defines (``rb[...] =``, `read_all_in_order`, `write_all`) show data as it was extended, index and all:
+    ``rb[b, t]`` is ``rb.storage[t, b]``, and its ``"index"`` says so.
 
     >>> from torchrb import LazyTensorStorage
     >>> rb = ReplayBuffer(storage=LazyTensorStorage(10, ndim=2), dim_extend=1)

@@ -62,7 +62,7 @@ class Writing(Parts):
     def update_if_present(
         self,
         *,
-        index: Tensor,
+        index: Tensor | tuple[Tensor, ...],
         generation: Tensor,
         patch: Mapping[Any, Any],
         version_key: Any = None,
@@ -74,6 +74,9 @@ class Writing(Parts):
         A handle is a slot (``index``, from `extend` or a sample's ``"index"``) with its generation (from
         ``extend(..., return_generations=True)`` or ``"index_generation"``), both integer tensors of one shape. A row
         is written only while its slot still holds that record, all fields of the patch at once; the handle stays good.
+        In a storage of several dimensions such handles name whole records, with values ``[n, *cells, ...]``; an index
+        with coordinates, a tuple of ``ndim`` tensors or one tensor ``[n, ndim]`` beside generations ``[n]``, names
+        cells, each with versions of its own.
 
         ``patch``: field to values, ``[n, ...]`` of the stored dtype. ``version_key``: a field of one number a record;
         with ``version`` (a scalar or one a row) a record is written only if ``version > stored`` (``require_newer``)
@@ -82,7 +85,8 @@ class Writing(Parts):
 
         RuntimeError when the storage cannot do it or the writer does not track generations; KeyError for a field that
         is not stored; ValueError for a shape, a dtype, a version without key or a key without version, a version key
-        in the patch, of several numbers, or with dots in it; TypeError for a mask as index. Nothing is written then.
+        in the patch, of several numbers, or with dots in it; TypeError for a mask as index; IndexError, on a CPU, for
+        coordinates outside of a record. Nothing is written then.
         """
         self._writer.check_writable("update_if_present")
         if not self._writer.tracks_generations:
@@ -95,11 +99,15 @@ class Writing(Parts):
             return updates.apply(updates.plan(storage, index, generation, patch, version_key, version, require_newer))
 
     def set_(self, key: Any, value: Any) -> Self:
-        """Overwrite one field of all records: ``value`` is ``[len(self), ...]``. Records keep their handles."""
+        """Overwrite one field of all records: ``value`` is ``[len(self), ...]``, or, with several dimensions,
+        ``[slots, *cells, ...]``. Records keep their handles.
+        """
         return self._set_everywhere({key: value}, "set_")
 
     def set_at_(self, key: Any, value: Any, index: Any) -> Self:
-        """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
+        """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index. With
+        several dimensions ``index`` is as in ``rb.storage[index]``, and so is the shape of ``value``.
+        """
         self._writer.check_writable("set_at_")
         self._storage.set_fields(index, {key: value}, "set_at_")
         return self
@@ -107,7 +115,7 @@ class Writing(Parts):
     def update_(
         self, input_dict_or_td: Any, clone: bool = False, *, keys_to_update: Sequence[Any] | None = None
     ) -> Self:
-        """Overwrite fields of all records: each value is ``[len(self), ...]``. Records keep their handles.
+        """Overwrite fields of all records: each value is as in `set_`. Records keep their handles.
 
         ``keys_to_update``: only these fields; a key of a nested tensordict names all that is in it. Values are copied
         whether or not ``clone`` is asked for.
