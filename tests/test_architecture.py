@@ -22,7 +22,7 @@ LAYERS = [
     {"ops"},
     {"storages", "transforms", "generations", "journal", "groups"},
     {"writers", "samplers", "selection", "advantages"},
-    {"buffer", "updates", "collate"},
+    {"buffer", "updates", "collate", "prefetch"},
     {"query", "persistence", "services"},
 ]
 ARROWS = {
@@ -34,6 +34,7 @@ ARROWS = {
     ("samplers", "selection"),
     ("buffer", "updates"),
     ("buffer", "collate"),
+    ("buffer", "prefetch"),
 }
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 EDGE = len(LAYERS) - 1

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchrb import transforms
-from torchrb.buffer.parts import Parts, checked_batch_size
-from torchrb.storages import ListStorage
+from torchrb.buffer.making import checked_batch_size
+from torchrb.buffer.parts import Parts
+from torchrb.prefetch import Draw, Scene, modes_of
+from torchrb.samplers import Sampler
+from torchrb.storages import ListStorage, Storage
 
 
 class Reading(Parts):
@@ -28,18 +32,36 @@ class Reading(Parts):
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
-        storage, collate = self._read_from
-        with storage.lock:
-            slots, drawn = self._sampler.sample(storage, num, self.generator)
-            data, generations = storage.read(slots)
-        self._sampler.notice(drawn)
+        if self._early is None:
+            storage, collate = self._read_from
+            sampler = self._sampler
+            with storage.lock:
+                data, info, drawn = self._draw(storage, sampler, num, self.generator)
+            sampler.notice(drawn)
+            data = self._transformed(collate(data), info)
+        else:
+            data, (_, info, drawn), sampler = self._early.batch(self, num)
+        if not return_info:
+            return data
+        return data, {key: value.clone() for key, value in info.items()} | sampler.explain(drawn)
+
+    def _draw(self, storage: Storage, sampler: Sampler, num: int, generator: torch.Generator | None) -> Draw:
+        """Choose records and read them. The caller holds the storage's lock."""
+        slots, drawn = sampler.sample(storage, num, generator)
+        data, generations = storage.read(slots)
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
-        data = self._transformed(collate(data), info)
-        if not return_info:
-            return data
-        return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
+        return Draw(data, info, drawn)
+
+    def _scene(self, num: int) -> Scene:
+        """What a draw depends on that its caller cannot hand in later."""
+        steps = self._transform.steps()
+        return Scene(*self._read_from, self._sampler, steps, num, self._writer.tracks_generations, modes_of(steps))
+
+    def _answer(self, scene: Scene, draw: Draw) -> Any:
+        """A draw as it is returned."""
+        return self._transformed(scene.collate(draw.data), draw.info)
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:
