@@ -2,8 +2,9 @@
 
 Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
 `LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`. Writers:
-`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`. Transforms: `Compose`. Groups to gradients:
-`MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a device.
+`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `TensorDictMaxValueWriter`, `ImmutableDatasetWriter`. Transforms:
+`Compose`. Groups to gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels
+or plain torch serve a device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
@@ -15,6 +16,7 @@ from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
 from torchrb.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
 from torchrb.selection import MCAdvantageSelector as MCAdvantageSelector
+from torchrb.storages import LazyMemmapStorage as LazyMemmapStorage
 from torchrb.storages import LazyStackStorage as LazyStackStorage
 from torchrb.storages import LazyTensorStorage as LazyTensorStorage
 from torchrb.storages import ListStorage as ListStorage
@@ -24,6 +26,7 @@ from torchrb.transforms import Compose as Compose
 from torchrb.updates import ConditionalUpdateResult as ConditionalUpdateResult
 from torchrb.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
 from torchrb.writers import RoundRobinWriter as RoundRobinWriter
+from torchrb.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
 from torchrb.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 from torchrb.writers import Writer as Writer
 
@@ -33,6 +36,7 @@ __all__ = [
     "Compose",
     "ConditionalUpdateResult",
     "ImmutableDatasetWriter",
+    "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
@@ -44,6 +48,7 @@ __all__ = [
     "Sampler",
     "SamplerWithoutReplacement",
     "Storage",
+    "TensorDictMaxValueWriter",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrb.ops import rng
+from torchrb import ops
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.storages.base import Storage
 
-# Counters that are permuted at a time. Some 170 small operations cost the same for one counter as for a thousand, so
-# that the draws of a block share them; and a pass begins with one block, so it must not be long.
-_BLOCK = 8192
+# Slots that are computed at a time, so that small draws share the cost of a call, which on the plain path is that of a
+# thousand slots; and a pass begins with one block, so it must not be long.
+_BLOCK = 2048
 
 
 class SamplerWithoutReplacement(Sampler):
@@ -139,8 +139,7 @@ class _Pass:
         self.size, self.num_clears, self.drawn = size, num_clears, 0
         self.identity = object()  # copies have it too
         self._seed = seed
-        # Slots that are computed, how many were drawn before the first of them, and the counter after the last.
-        self._block: tuple[Tensor, int, int] = torch.empty(0, dtype=torch.int64), 0, 0
+        self._block, self._begin = torch.empty(0, dtype=torch.int64), 0  # computed slots, and the place of the first
 
     @property
     def left(self) -> int:
@@ -152,24 +151,11 @@ class _Pass:
         if self._seed is None:
             slots = torch.arange(self.drawn, self.drawn + num, device=storage.device)
         else:
-            block, first, _ = self._block
-            if first + block.shape[0] < self.drawn + num:
-                block, first, _ = self._block = self._computed(num, self._seed, storage)
-            slots = block[self.drawn - first : self.drawn - first + num].clone()  # what is drawn is its user's
+            if self._begin + self._block.shape[0] < self.drawn + num:
+                block = ops.draw_permuted(self._seed, self.size, self.drawn, min(max(num, _BLOCK), self.left))
+                if block.is_cuda:  # the next draw may be on another stream
+                    storage.lock.owns(self._seed, block)
+                self._block, self._begin = block, self.drawn
+            slots = self._block[self.drawn - self._begin : self.drawn - self._begin + num].clone()  # the user's own
         self.drawn += num
         return slots
-
-    def _computed(self, num: int, seed: Tensor, storage: Storage) -> tuple[Tensor, int, int]:
-        """A block of at least the next ``num`` slots."""
-        block, first, counter = self._block
-        parts = [block[self.drawn - first :].to(seed.device)]
-        found = parts[0].shape[0]
-        while found < num:
-            # Of the counters every other one gives a slot, at least, except for a small set, which is one block.
-            end = min(counter + max(_BLOCK, 2 * (num - found)), rng.num_counters(self.size))
-            parts.append(rng.permuted(seed, counter, end, self.size))
-            found, counter = found + parts[-1].shape[0], end
-        block = torch.cat(parts)
-        if block.is_cuda:  # the next draw may be on another stream
-            storage.lock.owns(seed, block)
-        return block, self.drawn, counter

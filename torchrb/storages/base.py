@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,20 @@ class Column(NamedTuple):
     tables: list[Tensor]
     leaf: list[int]
     template: Tensor
+
+
+class Placement(NamedTuple):
+    """Where the rows of a batch go: the slot of each, int64 ``[n]``, -1 for one that is left out; no slot twice. And
+    what cursor and write count are afterwards.
+    """
+
+    slots: Tensor
+    cursor: int
+    write_count: int
+
+    def advance(self, control: Tensor) -> None:
+        """Move cursor and write count. May be called twice."""
+        control[CONTROL_CURSOR], control[CONTROL_WRITES] = self.cursor, self.write_count
 
 
 class Storage(ABC):
@@ -130,6 +144,31 @@ class Storage(ABC):
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write a batch (or ``one`` record) at the cursor. Returns slots and generations, int64 ``[n]``."""
 
+    def place(
+        self, data: Any, choose: Callable[[int, Callable[[Any], Any]], Placement], *, one: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Write those rows of a batch (or ``one`` record) that ``choose`` finds a slot for. Returns the slot and the
+        generation of each row, int64 ``[n]``; -1 for one that was left out.
+
+        ``choose`` is told how many rows there are, and may ask for their values of a field by its key, as `values_at`
+        gives them. It is called once, when all of the data's own code has run, and writes nothing.
+        """
+        call = "add" if one else "extend"
+        with self.lock:
+            taken = self._take(data, one, call)
+            num = self._num_rows(taken)
+            if not num:
+                return self._no_slots(), self._no_slots()
+            self._make_room(num)
+            placement = choose(num, lambda key: self._values_of(taken, key, call))
+            generations = torch.full_like(placement.slots, -1)
+            kept = placement.slots >= 0
+            if bool(kept.any()):
+                rows = torch.nonzero(kept).view(-1)
+                chosen = taken if rows.shape[0] == num else self._rows_of(taken, rows)
+                generations[rows] = self._put(placement.slots[rows], chosen, call, placement)
+            return placement.slots, generations
+
     def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
         """Overwrite whole records at valid slots (int64 ``[n]``). Returns their generations, int64 ``[n]``. ``call`` is
         what errors name.
@@ -147,8 +186,26 @@ class Storage(ABC):
         """The storage's own copy of a batch (or of ``one`` record). All of the data's own code runs here."""
 
     @abstractmethod
-    def _put(self, slots: Tensor, taken: Any, call: str) -> Tensor:
-        """Write what `_take` gave to valid slots, or raise. Returns generations."""
+    def _put(self, slots: Tensor, taken: Any, call: str, placement: Placement | None = None) -> Tensor:
+        """Write what `_take` gave to valid slots, or raise. Returns generations. With a ``placement`` what it counts
+        moves along.
+        """
+
+    @abstractmethod
+    def _num_rows(self, taken: Any) -> int:
+        """How many records `_take` gave."""
+
+    @abstractmethod
+    def _rows_of(self, taken: Any, rows: Tensor) -> Any:
+        """Some of the records that `_take` gave."""
+
+    @abstractmethod
+    def _values_of(self, taken: Any, key: Any, call: str) -> Any:
+        """A field of the records that `_take` gave, as `values_at` gives it."""
+
+    def _make_room(self, num: int) -> None:
+        """Told before rows are placed; a storage without bounds may have to grow."""
+        return None
 
     @abstractmethod
     def _take_fields(self, fields: Mapping[Any, Any], call: str) -> Any:
@@ -161,6 +218,15 @@ class Storage(ABC):
     @abstractmethod
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         """Records at valid slots, in an index shape (default: that of ``slots``), and their generations."""
+
+    @abstractmethod
+    def values_at(self, key: Any, slots: Tensor, call: str) -> Any:
+        """One field of the records at valid slots: a tensor ``[n, ...]``, or a list of values where records need not be
+        alike. KeyError when there is none of that name, TypeError for one that is no tensor in a storage of tensors.
+        """
+
+    def _no_slots(self) -> Tensor:
+        return torch.empty(0, dtype=torch.int64, device=self.device)
 
     def clear(self, reset_writes: bool = True) -> None:
         """Retire every record: their handles are stale from now on. Cursor and length are 0."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
+from tensordict import TensorDict, is_tensor_collection, lazy_stack
 from torch import Tensor
 
 from torchrb.storages.base import Column
@@ -94,14 +94,6 @@ class LazyStackStorage(ListStorage):
                 changed[place].set(shown(as_path(key)), value)
         self._put_items(slots, [changed[place] for place in places], False)
 
-    def _value(self, item: TensorDictBase, key: Any, call: str) -> Any:
-        """One record's value of a field: a tensor, or the Python value of a non-tensor field."""
-        value = item.get(shown(as_path(key)), default=_MISSING)
-        if value is _MISSING:
-            known = list(item.keys(include_nested=True, leaves_only=True))
-            raise KeyError(f"{call}: no field {key!r} is stored; stored are {known}.")
-        return value.tolist() if is_non_tensor(value) else value
-
     def key_column(self, key: Any) -> Column | None:
         return None
 
@@ -119,9 +111,6 @@ class LazyStackStorage(ListStorage):
             rewards = self._rewards.setdefault(as_path(key), RewardColumn(key))
             column = rewards.catch_up(self, lambda slot: self._value(self._items[slot], key, REWARD_KEY))
         return Column([self.tables[0], column.view(-1, 1).view(torch.uint8)], [1, 0, 8], column[:0])
-
-
-_MISSING: Any = object()
 
 
 class _Field(NamedTuple):
