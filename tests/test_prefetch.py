@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.early import drawn_ahead, threads, until
+from tests.spec.early import drawn_ahead, threads, until
 from tests.spec.pretended_gpu import pretended_gpu
 from torchrb import LazyTensorStorage, ListStorage, RandomSampler, ReplayBuffer, SamplerWithoutReplacement
 from torchrb.prefetch import Prefetcher

@@ -187,8 +187,12 @@ class Prefetcher:
         self._starting = threading.Lock()
         _PREFETCHERS.add(self)
 
+    def anew(self) -> Prefetcher:
+        """One like this for another buffer: what was drawn ahead stays here."""
+        return Prefetcher(self.depth, self.pin)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Prefetcher, (self.depth, self.pin)  # what is drawn ahead stays here
+        return Prefetcher, (self.depth, self.pin)
 
     @property
     def pending(self) -> int:

@@ -12,7 +12,7 @@ import torch.multiprocessing as mp
 from tensordict import TensorDict
 
 from tests.cases import buffer
-from tests.early import drawn_ahead, threads, until
+from tests.spec.early import drawn_ahead, threads, until
 from torchrb import (
     LazyTensorStorage,
     ListStorage,

@@ -283,6 +283,8 @@ class Parts:
     def __getstate__(self) -> dict[str, Any]:
         state, generator = dict(self.__dict__), self.generator
         del state["_lock"]
+        if self._early is not None:
+            state["_early"] = self._early.anew()
         if generator is not None:  # as bytes: torch lets go of a state that it sends to a process before it is there
             state["generator"] = (str(generator.device), generator.get_state().numpy().tobytes())
         return state
