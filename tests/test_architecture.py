@@ -20,10 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the bottom up. A room may import any room of a lower layer, itself, and the siblings that an arrow leads to.
 LAYERS = [
     {"ops"},
+    {"persistence"},
     {"storages", "transforms", "generations", "journal", "groups"},
     {"writers", "samplers", "selection", "advantages"},
-    {"buffer", "updates", "collate", "prefetch"},
-    {"query", "persistence", "services"},
+    {"buffer", "updates", "collate", "consumption", "prefetch"},
+    {"query", "services"},
 ]
 ARROWS = {
     ("storages", "generations"),
@@ -35,6 +36,7 @@ ARROWS = {
     ("buffer", "updates"),
     ("buffer", "collate"),
     ("buffer", "prefetch"),
+    ("buffer", "consumption"),
 }
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 EDGE = len(LAYERS) - 1

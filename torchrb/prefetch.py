@@ -223,7 +223,7 @@ class Prefetcher:
             with storage.lock:
                 draw = source._draw(storage, scene.sampler, num, source.generator)
             scene.sampler.notice(draw.drawn)
-            return self._finished(source._answer(scene, draw)), draw, scene.sampler
+            return self.finished(source._answer(scene, draw)), draw, scene.sampler
         inside = storage.lock._is_owned()
         with storage.lock:
             line = self._line
@@ -246,10 +246,10 @@ class Prefetcher:
         self.num_early += 1
         scene.sampler.notice(batch.draw.drawn)
         if not line.transforms or batch.ready is _NOW:
-            return self._finished(source._answer(scene, batch.draw))
+            return self.finished(source._answer(scene, batch.draw))
         batch.ready.wait()
         if batch.error is None:
-            return self._finished(batch.data)
+            return self.finished(batch.data)
         error, batch.error = batch.error, None
         try:
             raise error
@@ -263,7 +263,7 @@ class Prefetcher:
         moved = [mine != its for mine, its in zip(before, _marks(source, scene), strict=True)]
         if not on_gpu and not (moved[0] and source.generator is None):
             self._begin(source, scene, not any(moved) and not _any_on_gpu(data))
-        return self._finished(data)
+        return self.finished(data)
 
     def _begin(self, source: Source, scene: Scene, transforms: bool) -> None:
         """A new line, of batches like the one that was just drawn."""
@@ -290,7 +290,8 @@ class Prefetcher:
         for _ in range(num):
             self._orders.put(line)
 
-    def _finished(self, data: Any) -> Any:
+    def finished(self, data: Any) -> Any:
+        """A sample as it is handed over."""
         return pinned(data) if self.pin else data
 
 

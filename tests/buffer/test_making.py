@@ -10,7 +10,7 @@ from torchrb.buffer.making import Given, checked_batch_size, checked_prefetch, d
 
 
 def test_what_is_not_given_is_made():
-    parts = Given(None, None, None, None, False).made(RoundRobinWriter)
+    parts = Given(None, None, None, None, None, False).made(RoundRobinWriter)
     assert type(parts["_storage"]) is ListStorage and type(parts["_sampler"]) is RandomSampler
     assert parts["_writer"].storage is parts["_storage"]
     assert parts["_read_from"] == (parts["_storage"], default_collate(parts["_storage"]))
@@ -18,14 +18,15 @@ def test_what_is_not_given_is_made():
 
 def test_parts_are_wired_and_shared():
     storage, collate = LazyTensorStorage(4), list
-    parts = Given(storage, SamplerWithoutReplacement, RoundRobinWriter, collate, True).made(RoundRobinWriter)
+    parts = Given(storage, SamplerWithoutReplacement, RoundRobinWriter, collate, 2, True).made(RoundRobinWriter)
     assert parts["_storage"] is storage and storage.shared and parts["_read_from"] == (storage, collate)
+    assert parts["_consumption"].limit == 2
 
 
 @pytest.mark.parametrize("part", ["storage", "sampler", "writer"])
 def test_what_is_no_part_is_seen_before_anything_is_made(part):
     made = []
-    given = Given(*(lambda: made.append(1) for _ in range(3)), None, False)._replace(**{part: 3})
+    given = Given(*(lambda: made.append(1) for _ in range(3)), None, None, False)._replace(**{part: 3})
     with pytest.raises(TypeError, match=f"{part} must be a {part.capitalize()} or make one, got int"):
         given.check()
     assert not made
@@ -33,7 +34,7 @@ def test_what_is_no_part_is_seen_before_anything_is_made(part):
 
 def test_a_constructor_that_wants_arguments():
     with pytest.raises(TypeError, match="storage is called without arguments to make one.*Pass an instance"):
-        Given(LazyTensorStorage, None, None, None, False).made(RoundRobinWriter)
+        Given(LazyTensorStorage, None, None, None, None, False).made(RoundRobinWriter)
 
 
 def test_sizes():

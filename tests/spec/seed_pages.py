@@ -34,8 +34,8 @@ NOW: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "__init__": (
             "*, storage=None, sampler=None, writer=None, collate_fn=None, pin_memory=False, prefetch=None,"
-            " transform=None, transform_factory=None, batch_size=None, generator=None, shared=False,"
-            " compilable=False, delayed_init=None, use_ray_service=False, service_backend=None,"
+            " transform=None, transform_factory=None, batch_size=None, generator=None, consume_after_n_samples=None,"
+            " shared=False, compilable=False, delayed_init=None, use_ray_service=False, service_backend=None,"
             " service_backend_options=None, transport='auto', transport_options=None"
         ),
         "add": "data",
@@ -88,6 +88,7 @@ STATS = {
 # Names that the examples import.
 NAMES = (
     *NOW,
+    "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
@@ -113,6 +114,5 @@ LATER: dict[str, dict[str, str]] = {
 LATER_PARAMETERS = (
     "sample_unit",
     "dim_extend",
-    "consume_after_n_samples",
 )
-LATER_NAMES = ("LazyMemmapStorage", "PrioritizedSampler", "traj")
+LATER_NAMES = ("PrioritizedSampler", "traj")

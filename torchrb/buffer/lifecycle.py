@@ -94,10 +94,10 @@ storage=rb.storage.
             return _counters(0, 0, 0, False) | (_filled(storage, 0) if isinstance(storage, Storage) else {})
         storage, early = self._storage, self._early
         with storage.lock:
-            size = len(storage)
+            size = len(self)
             writes = self.write_count if self.is_alive else storage.write_count
             counters = _counters(size, writes, 0 if early is None else early.pending, True)
-            return counters | _filled(storage, size) | self._sampler.stats(storage)
+            return counters | _filled(storage, size) | self._sampler.stats(self._drawn_from)
 
 
 def _counters(size: int, write_count: int, pending: int, initialized: bool) -> dict[str, int | float | bool]:

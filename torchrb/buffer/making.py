@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from torchrb.collate import stack_records
+from torchrb.consumption import Consumption
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
 from torchrb.writers import Writer
@@ -21,6 +22,7 @@ class Given(NamedTuple):
     sampler: Sampler | Callable[[], Sampler] | None
     writer: Writer | Callable[[], Writer] | None
     collate_fn: Callable[[Any], Any] | None
+    limit: int | None
     shared: bool
 
     def check(self) -> None:
@@ -39,7 +41,9 @@ class Given(NamedTuple):
         if self.shared:
             storage.share()
         collate = self.collate_fn or default_collate(storage)
-        return {"_storage": storage, "_sampler": sampler, "_writer": writer, "_read_from": (storage, collate)}
+        counts = None if self.limit is None else Consumption(storage, self.limit)
+        parts = {"_storage": storage, "_sampler": sampler, "_writer": writer, "_consumption": counts}
+        return parts | {"_read_from": (storage, collate)}
 
 
 def made(name: str, part: Any, kind: type[_Part], default: Callable[[], _Part]) -> _Part:

@@ -19,6 +19,7 @@ from torchrb.buffer.making import (
     made_sampler,
     made_storage,
 )
+from torchrb.consumption import Consumption, checked_limit
 from torchrb.prefetch import Prefetcher
 from torchrb.samplers import Sampler
 from torchrb.storages import Storage
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 # Attributes that are there once the parts are made, and those that `shutdown` takes away again. Calls find them missing
 # and nothing else has to ask, so a buffer in use pays for neither.
-_MADE = ("_storage", "_sampler", "_writer", "_read_from")
+_MADE = ("_storage", "_sampler", "_writer", "_read_from", "_consumption")
 _GIVEN_UP = ("_writer", "_read_from", "_transform")
 
 
@@ -42,6 +43,7 @@ class Parts:
     _writer: Writer
     _read_from: tuple[Storage, Callable[[Any], Any]]  # the storage and what merges its records, which belong together
     _transform: Compose
+    _consumption: Consumption | None  # counts what was drawn, where records are drawn so often and no more
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Parts:
         transform_factory: Callable[[], Transform] | None = None,
         batch_size: int | None = None,
         generator: torch.Generator | None = None,
+        consume_after_n_samples: int | None = None,
         shared: bool = False,
         compilable: bool = False,
         delayed_init: bool | None = None,
@@ -78,7 +81,8 @@ class Parts:
         depth = checked_prefetch(prefetch, batch_size, name)
         self._early = Prefetcher(depth, bool(pin_memory)) if depth or pin_memory else None
         self.generator = generator
-        self._given: Given | None = Given(storage, sampler, writer, collate_fn, shared)
+        limit = None if consume_after_n_samples is None else checked_limit(consume_after_n_samples, name)
+        self._given: Given | None = Given(storage, sampler, writer, collate_fn, limit, shared)
         self._given.check()
         at_once = delayed_init is False
         if delayed_init is None:
@@ -179,12 +183,14 @@ class Parts:
         if self.shared:
             new.share()
         with new.lock, self._lock:  # whoever comes to the new storage first waits until all of the buffer has
-            previous, read_from, writer = self._storage, self._read_from, self._writer
+            previous, read_from, counts = self._storage, self._read_from, self._consumption
+            writer, merge = self._writer, collate_fn or default_collate(new)
+            anew = None if counts is None else Consumption(new, counts.limit)
             try:
-                self.__dict__.update(_storage=new, _read_from=(new, collate_fn or default_collate(new)))
+                self.__dict__.update(_storage=new, _read_from=(new, merge), _consumption=anew)
                 writer.register_storage(new, replace=True)
             except BaseException:
-                self.__dict__.update(_storage=previous, _read_from=read_from)
+                self.__dict__.update(_storage=previous, _read_from=read_from, _consumption=counts)
                 writer.register_storage(previous, replace=True)
                 raise
         return previous
@@ -192,7 +198,15 @@ class Parts:
     # --- state
 
     def __len__(self) -> int:
-        return len(self._storage)
+        if self._consumption is None:
+            return len(self._storage)
+        with self._storage.lock:
+            return self._consumption.num_left
+
+    @property
+    def _drawn_from(self) -> Storage:
+        """The storage as samplers are to see it."""
+        return self._storage if self._consumption is None else self._consumption.drawn_from
 
     @property
     def write_count(self) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchrb import transforms
 from torchrb.buffer.making import checked_batch_size
 from torchrb.buffer.parts import Parts
+from torchrb.consumption import Claim, Exhausted
 from torchrb.prefetch import Draw, Scene, modes_of
 from torchrb.samplers import Sampler
 from torchrb.storages import ListStorage, Storage
@@ -27,27 +28,52 @@ class Reading(Parts):
 
         ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
         ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
-        RuntimeError when the storage is empty or no batch size is known.
+        RuntimeError when the storage is empty, when no record is left with ``consume_after_n_samples``, or when no
+        batch size is known.
         """
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
-        if self._early is None:
+        if self._consumption is None:
+            return self._batch(num, return_info, None)
+        claim = Claim()
+        try:
+            return self._batch(num, return_info, claim)
+        except BaseException:  # a transform's, perhaps: nobody has seen these records
+            self._consumption.give_back(claim)
+            raise
+
+    def _batch(self, num: int, return_info: bool, claim: Claim | None) -> Any:
+        """A sample of a known size. ``claim``: where to note the records that are counted, if they are."""
+        early = self._early
+        if early is None or claim is not None:
             storage, collate = self._read_from
             sampler = self._sampler
             with storage.lock:
-                data, info, drawn = self._draw(storage, sampler, num, self.generator)
+                data, info, drawn = self._draw(storage, sampler, num, self.generator, claim)
             sampler.notice(drawn)
             data = self._transformed(collate(data), info)
+            if early is not None:
+                data = early.finished(data)
         else:
-            data, (_, info, drawn), sampler = self._early.batch(self, num)
+            data, (_, info, drawn), sampler = early.batch(self, num)
         if not return_info:
             return data
         return data, {key: value.clone() for key, value in info.items()} | sampler.explain(drawn)
 
-    def _draw(self, storage: Storage, sampler: Sampler, num: int, generator: torch.Generator | None) -> Draw:
+    def _draw(
+        self,
+        storage: Storage,
+        sampler: Sampler,
+        num: int,
+        generator: torch.Generator | None,
+        claim: Claim | None = None,
+    ) -> Draw:
         """Choose records and read them. The caller holds the storage's lock."""
-        slots, drawn = sampler.sample(storage, num, generator)
+        if claim is None or self._consumption is None:
+            slots, drawn = sampler.sample(storage, num, generator)
+        else:
+            slots, drawn = self._consumption.draw(sampler, num, generator, claim)
         data, generations = storage.read(slots)
         info = {"index": slots}
         if self._writer.tracks_generations:
@@ -67,7 +93,11 @@ class Reading(Parts):
         if self._batch_size is None:
             raise RuntimeError("Iterating over a replay buffer needs a batch size. Give batch_size to the constructor.")
         while True:
-            yield self.sample()
+            try:
+                batch = self.sample()
+            except Exhausted:
+                return
+            yield batch
 
     def next(self) -> Any:
         """The next batch, as iterating gives it."""

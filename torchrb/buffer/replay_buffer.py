@@ -23,6 +23,8 @@ class ReplayBuffer(Writing, Reading, LifeCycle):
         transform_factory: instead of a transform, what makes it; called once, when a transform is first needed.
         batch_size: records in a sample; can be given to `sample` instead.
         generator: a `torch.Generator` to take seeds from; default: torch's global one.
+        consume_after_n_samples: how often a record is returned by `sample`; after that it is no longer drawn. None (the
+            default): without end. See below.
         shared: several processes will use this buffer; see `share`.
         compilable: accepted for compatibility; such a buffer cannot be shared.
         delayed_init: make storage, sampler and writer when the buffer is first used. Until then it is pickled as what
@@ -37,11 +39,21 @@ class ReplayBuffer(Writing, Reading, LifeCycle):
     else takes numbers from the generator: give the buffer its own. Transforms (and ``collate_fn``) run ahead too, in
     order, in the one thread that draws, except for those that take random numbers, change their modules' parameters or
     buffers, or leave the sample on a GPU; these run when it is asked for. A transform that keeps a state of another
-    kind is called ahead, and again for a sample that is drawn again. Samplers that cannot tell what they would draw
-    (`Sampler.fork`), and storages on a GPU, where a draw waits for nothing, are not drawn from ahead.
+    kind is called ahead, and again for a sample that is drawn again. Nothing is drawn
+    ahead with samplers that cannot tell what they would draw (`Sampler.fork`), with ``consume_after_n_samples``, where
+    each sample decides what the next may choose from, and from storages on a GPU, where a draw waits for nothing.
 
     The same seed and the same history draw the same records, whatever backend serves them. Writing copies; what is
     returned belongs to the caller. Calls from several threads are safe.
+
+    With ``consume_after_n_samples=n`` every record is returned n times at most, also within one batch, whichever
+    sampler draws and however many threads do. Uniform draws are of distinct records then. A batch holds as many as are
+    left, so the last ones may be smaller; where a sampler repeats records (a group that is short of them, prioritized
+    draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
+    ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
+    are stored. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
+    leaves it, and a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw
+    costs the batch and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
 
     >>> import torch
     >>> from torchrb import ListStorage, ReplayBuffer
@@ -53,4 +65,8 @@ class ReplayBuffer(Writing, Reading, LifeCycle):
     >>> for i, batch in enumerate(rb):
     ...     if i == 3:
     ...         break
+    >>> once = ReplayBuffer(storage=ListStorage(1000), batch_size=4, consume_after_n_samples=1)
+    >>> _ = once.extend(range(6))
+    >>> [len(batch) for batch in once], len(once)
+    ([4, 2], 0)
     """

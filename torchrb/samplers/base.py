@@ -76,8 +76,8 @@ class Sampler(ABC):
         """
         if state:
             raise ValueError(
-                f"load: a {type(self).__name__} keeps no state, got {sorted(map(str, state))}. Load it with the sampler "
-                "that saved it."
+                f"load: a {type(self).__name__} keeps no state, got {sorted(map(str, state))}. Load it with the "
+                "sampler that saved it."
             )
         return lambda: None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from torchrb.ops.schemas import (
 )
 from torchrb.storages.indexing import Slots, is_single, resolve, settled
 from torchrb.storages.memory import zeros
+from torchrb.storages.saving import Saving
 from torchrb.storages.staging import Staging
 from torchrb.storages.streams import DeviceLock
 
@@ -52,7 +53,7 @@ class Placement(NamedTuple):
         control[CONTROL_CURSOR], control[CONTROL_WRITES] = self.cursor, self.write_count
 
 
-class Storage(ABC):
+class Storage(Saving):
     """Rows by slot, with the headers, counters and journal that every buffer on the storage shares.
 
     A method that writes either does all of it or raises and has changed nothing; each holds `lock`, and so does a
@@ -70,6 +71,7 @@ class Storage(ABC):
     ndim = 1
 
     def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu", ndim: int = 1) -> None:
+        super().__init__()
         name = type(self).__name__
         if isinstance(max_size, bool) or not isinstance(max_size, int) or not 0 < max_size < 2**32:
             raise ValueError(f"{name}: max_size must be an int from 1 to 2**32 - 1, got {max_size!r}.")
@@ -132,6 +134,15 @@ class Storage(ABC):
     def moment(self) -> tuple[int, ...]:
         """Equal at two times only if nothing was written in between; on a GPU the host waits for it."""
         return self.journal_position, self.num_clears
+
+    @property
+    def num_drawable(self) -> int:
+        """How many records a sampler may draw: here, all."""
+        return len(self)
+
+    def drawable(self) -> Tensor | None:
+        """Their slots, int64; None where they are those below the length."""
+        return None
 
     # --- rows
 
@@ -306,8 +317,10 @@ class Storage(ABC):
         """Whether other processes may use this storage."""
         return False
 
+    _goes_anywhere = False  # whether it goes to other processes without being shared first
+
     def __getstate__(self) -> Any:
-        if self.shared:
+        if self.shared or self._goes_anywhere:
             remedy = (
                 "This one is shared: hand it to a torch.multiprocessing.Process, or send it through one of its queues."
             )

@@ -38,7 +38,10 @@ def describe(structure: Structure, call: str) -> Any:
 def structure_from(description: Any, device: torch.device, call: str) -> Structure:
     """The structure that was described. ValueError for what is no description, TypeError for an unknown class."""
     try:
-        return structure_of(_example(description, call, 0), device, call)
+        example = _example(description, call, 0)
+        if is_non_tensor(example):
+            raise ValueError(f"{call}: what a record is cannot be read from the file.")
+        return structure_of(example, device, call)
     except (KeyError, IndexError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{call}: what a record is cannot be read from the file ({error!r}).") from error
 

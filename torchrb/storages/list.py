@@ -13,8 +13,11 @@ from torchrb import ops
 from torchrb.generations import new_headers
 from torchrb.journal import new_journal
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL
+from torchrb.persistence import StateReader
+from torchrb.storages import object_state
 from torchrb.storages.base import Placement, Storage
 from torchrb.storages.copies import own_copy
+from torchrb.storages.saving import Counters, PlannedRows
 from torchrb.storages.staging import placing
 from torchrb.storages.structure import as_path, shown
 
@@ -165,6 +168,29 @@ class ListStorage(Storage):
     def _own(self, item: Any) -> Any:
         """A record as it is kept. Raises before anything was written."""
         return own_copy(item, self.items_device)
+
+    # --- saved states; see `storages.saving` and `storages.object_state`
+
+    kind = "objects"
+
+    def _told(self, call: str) -> dict[str, Any]:
+        return {}
+
+    def _segment(self, slots: Tensor, call: str) -> dict[str, Any]:
+        return object_state.segment(self, slots, call)
+
+    def _restored(self, item: Any, call: str) -> Any:
+        """A record of a saved state as it is kept. ValueError for one that cannot be."""
+        return self._own(item)
+
+    def _plan_rows(self, reader: StateReader, counters: Counters, placed: Any) -> PlannedRows:
+        return object_state.plan(self, reader, counters)
+
+    def _data_of(self, reader: StateReader, length: int) -> tuple[Any, Tensor]:
+        return object_state.data_of(reader, length)
+
+    def _state_of(self, state: dict[str, Any], data: Any, headers: Any, call: str) -> dict[str, Any]:
+        return object_state.state_of(state, data, headers, call)
 
     # --- slots
 

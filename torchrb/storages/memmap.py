@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -14,17 +16,32 @@ from torch import Tensor
 
 from torchrb import ops
 from torchrb.generations import words_of
-from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_LOCK, CONTROL_WRITES, SLOT_LIVE
+from torchrb.ops.schemas import (
+    CONTROL_CURSOR,
+    CONTROL_EPOCH,
+    CONTROL_JOURNAL,
+    CONTROL_LENGTH,
+    CONTROL_LOCK,
+    CONTROL_STAMP,
+    CONTROL_WRITES,
+    SLOT_LIVE,
+)
+from torchrb.persistence import StateReader
+from torchrb.storages import memmap_state
+from torchrb.storages.base import Placement
 from torchrb.storages.description import describe, structure_from
 from torchrb.storages.heap import REF_WORDS, Heap
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.records import LeafSpec, RecordTable, packed
 from torchrb.storages.repair import repair
-from torchrb.storages.scratch import HEAP, Scratch, temporary_directory
+from torchrb.storages.saving import Counters, PlannedRows, Saving, new_epoch
+from torchrb.storages.scratch import HEAP, Scratch, explained, temporary_directory
 from torchrb.storages.shared_memory import SharedMemory, rounded
 from torchrb.storages.sharing import Sharing, here
 from torchrb.storages.structure import Rows, Structure, numbers_of, shown
 from torchrb.storages.tensor import Fields, LazyTensorStorage
+
+_VALUE_BYTES = 64  # looking for dead values visits every record: not before so much was added for each
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -91,7 +108,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             files = Scratch.at(scratch_dir, max_size, existsok, name)
         self._open(files, SharedMemory.new(rounded(8 * self.journal.shape[0])))
         interrupted = files.use()
-        self._close: Any = weakref.finalize(self, _close, files, bool(auto_cleanup), os.getpid())
+        self._close: Any = Finalize(self, files.close, (bool(auto_cleanup),), exitpriority=0)  # in any process's end
         if files.is_told:
             self._resume(interrupted)
         if shared_init:
@@ -104,11 +121,18 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def _resume(self, interrupted: bool) -> None:
         control, counters = self.control, self._counters
-        limits = ((CONTROL_CURSOR, self.max_size - 1), (CONTROL_LENGTH, self.max_size), (CONTROL_WRITES, 2**63 - 1))
-        for place, most in limits:
-            if not 0 <= counters[place] <= most:
-                raise ValueError(f"{type(self).__name__}: {self._files} is damaged: a counter is {counters[place]}.")
+        counts = {
+            counters[CONTROL_CURSOR]: self.max_size - 1,
+            counters[CONTROL_LENGTH]: self.max_size,
+            counters[CONTROL_WRITES]: 2**62,
+            counters[CONTROL_STAMP]: 2**51,
+            self._files.words[HEAP]: self._files.objects.nbytes,
+        }
+        for count, most in counts.items():
+            if not 0 <= count <= most:
+                raise ValueError(f"{type(self).__name__}: {self._files} is damaged: it counts {count} of {most}.")
         control[CONTROL_LOCK] = 0
+        control[CONTROL_EPOCH] = new_epoch()  # the files may be a copy, or older than what was counted last
         control[CONTROL_JOURNAL] = max(counters[CONTROL_JOURNAL], 0) + self.journal.shape[0] + 1  # readers start anew
         with self.lock:  # which learns what a record is, and cleans up after a process that was killed
             if interrupted:
@@ -127,10 +151,13 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def cleanup(self) -> bool:
         """Remove the files from ``scratch_dir`` now; whether there were any. The storage goes on without a name."""
-        if self.scratch_dir is None or self._close is None or self._close.detach() is None:
+        if self.scratch_dir is None or self._close is None or not self._close.still_active():
             return False
+        self._close.cancel()
         self._files.close(remove=True)
         return True
+
+    _goes_anywhere = True
 
     def share(self) -> None:
         self._for_others = True  # all that takes is done already
@@ -144,21 +171,16 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _begin(
         self, taken: Any, write: Callable[[RecordTable, Tensor, Rows], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor] | None:
-        structure, rows, files = taken.structure, taken.rows, self._files
-        told = files.prepare_to_tell(describe(structure, type(self).__name__), type(self).__name__)
-        at = rounded(files.records.nbytes)
+        structure, rows = taken.structure, taken.rows
+        records, publish = self.lay_out_file(structure)
         try:
-            records, numbers = self._table(structure, at), numbers_of(structure)
-            files.lay(at, 0)
-            self._reserve(0, max(self._wanted, min(rows.num, self.max_size)), records)
+            self.reserve(0, max(self._wanted, min(rows.num, self.max_size)), records)
             control = self.control.clone()
             written = write(records, control, rows)
 
             def finish() -> None:
-                self._records, self._numbers = records, numbers
                 self.control.copy_(control)
-                files.tell(told, at)  # last: before it, the files hold nothing
-                self.structure = structure
+                publish()
 
             with self._staging as staging:
                 if self.structure is None:
@@ -166,9 +188,26 @@ class LazyMemmapStorage(LazyTensorStorage):
                     return written
         except BaseException:
             if self.structure is None and self._staging.noted is None:
-                files.records.resize(at)
+                with contextlib.suppress(OSError):
+                    self._files.records.resize(self._files.table_at)
             raise
         return None
+
+    def lay_out_file(self, structure: Structure) -> tuple[RecordTable, Callable[[], None]]:
+        """A table for records of a structure, which nobody knows of until the function that comes with it is called;
+        that does not fail.
+        """
+        files, name = self._files, type(self).__name__
+        told, at = files.prepare_to_tell(describe(structure, name), name), rounded(files.records.nbytes)
+        records, numbers = self._table(structure, at), numbers_of(structure)
+        files.lay(at, 0)
+
+        def publish() -> None:
+            self._records, self._numbers = records, numbers
+            files.tell(told, at)  # last: before it, the files hold nothing
+            self.structure = structure
+
+        return records, publish
 
     def _table(self, structure: Structure, at: int) -> RecordTable:
         """The table in the file, with a reference for each field that is not a tensor."""
@@ -179,12 +218,14 @@ class LazyMemmapStorage(LazyTensorStorage):
             if memory.nbytes < at + capacity * nbytes:
                 if self._files.is_told:
                     raise ValueError(f"{type(self).__name__}: {self._files} is damaged: the file of records is short.")
-                memory.resize(at + capacity * nbytes)
-            return memory.tensor(at, capacity * nbytes).view(capacity, nbytes)
+                self._files.grow(at + capacity * nbytes, type(self).__name__)
+            # Of a large page the whole would go to the disk with a row, also where no room was made sure of.
+            return memory.tensor(at, capacity * nbytes, large_pages=False).view(capacity, nbytes)
 
         return packed([*structure.leaves, *refs], self.max_size, self.device, zeros)
 
-    def _reserve(self, begin: int, end: int, records: RecordTable | None = None) -> None:
+    def reserve(self, begin: int, end: int, records: RecordTable | None = None) -> None:
+        """Make sure that there is room on disk for records in these slots. OSError when there is none."""
         for table in (records or self._records).tables:
             nbytes = table.shape[1]
             self._files.reserve(begin * nbytes, end * nbytes, type(self).__name__)
@@ -193,28 +234,26 @@ class LazyMemmapStorage(LazyTensorStorage):
         taken = super()._fit(batch, call)
         rows, keys = taken.rows, taken.structure.object_keys
         if keys:
-            self._free_dead()
-            refs = self._heap.add(rows.objects, lambda i: f"{call}: field {shown(keys[i])!r}")
+            refs = self.add_values(rows.objects, keys, call)
             taken = taken._replace(rows=rows._replace(values=[*rows.values, *refs], objects=[]))
         first, beyond = self.cursor, self.cursor + rows.num - self.max_size
-        self._reserve(first, min(first + rows.num, self.max_size))
+        self.reserve(first, min(first + rows.num, self.max_size))
         if beyond > 0:
-            self._reserve(0, min(beyond, self.max_size))
+            self.reserve(0, min(beyond, self.max_size))
         return taken
 
-    def _put(self, slots: Tensor, taken: Any, call: str) -> Tensor:
+    def _put(self, slots: Tensor, taken: Any, call: str, placement: Placement | None = None) -> Tensor:
         if slots.shape[0]:
             self._wanted = int(slots.max()) + 1
-            self._reserve(int(slots.min()), self._wanted)
-        return super()._put(slots, taken, call)
+            self.reserve(int(slots.min()), self._wanted)
+        return super()._put(slots, taken, call, placement)
 
     def _fit_fields(self, taken: Any, num: int, call: str) -> Fields:
         fields = super()._fit_fields(taken, num, call)
         if not fields.places:
             return fields
-        self._free_dead()
         keys = [self.structure.object_keys[place] for place in fields.places]  # type: ignore[union-attr]
-        refs = self._heap.add(fields.objects, lambda i: f"{call}: field {shown(keys[i])!r}")
+        refs = self.add_values(fields.objects, keys, call)
         leaves = [*fields.leaves, *map(self._ref_leaf, fields.places)]
         return Fields(leaves, [*fields.values, *refs], [], [])
 
@@ -229,18 +268,30 @@ class LazyMemmapStorage(LazyTensorStorage):
         return structure.build(values[:num], objects, slots.shape if shape is None else shape), generations
 
     def key_words(self, key: Any, slots: Tensor) -> Tensor:
-        leaf = self._ref_leaf(~self.find(key, "PromptGroupSampler: group_key"))
-        records = self._records
-        (refs,), _ = ops.read_rows(records.tables, records.leaf(leaf), [records.templates[leaf]], slots)
-        words = [value_words(value, key) for value in self._heap.values(refs)]
+        place = ~self.find(key, "PromptGroupSampler: group_key")
+        words = [value_words(value, key) for value in self.stored_values(slots, [place])[0]]
         return torch.tensor(words, dtype=torch.int64).view(slots.shape[0], DIGEST_WORDS)
+
+    def stored_values(self, slots: Tensor, places: list[int]) -> list[list[Any]]:
+        """The values of some non-tensor fields in some slots."""
+        leaves, records = list(map(self._ref_leaf, places)), self._records
+        templates = [records.templates[leaf] for leaf in leaves]
+        refs, _ = ops.read_rows(records.tables, records.part(leaves), templates, slots) if leaves else ([], None)
+        return list(map(self._heap.values, refs))
 
     def _ref_leaf(self, place: int) -> int:
         return len(self.structure.leaves) + place  # type: ignore[union-attr]
 
+    def add_values(self, columns: list[list[Any]], keys: list[tuple], call: str) -> list[Tensor]:
+        """References to the values of some fields, which no record names yet."""
+        if self._heap.is_due(_VALUE_BYTES * self.max_size):
+            self._free_dead()
+        with explained(f"{call}: no room for strings and other values in {self._files}"):
+            return self._heap.add(columns, lambda i: f"{call}: field {shown(keys[i])!r}")
+
     def _free_dead(self) -> None:
-        """Give back what no record names, now and then: before values are added that none names yet."""
-        if self.structure is None or not self._heap.is_due(64 * self.max_size):
+        """Give back values that no record names any more."""
+        if self.structure is None:
             return
         num, table = len(self), self.tables[0]
         live = (words_of(self.tables)[:num] & SLOT_LIVE) != 0
@@ -249,6 +300,20 @@ class LazyMemmapStorage(LazyTensorStorage):
             _, at, nbytes = self._records.leaf(self._ref_leaf(place))
             refs.append(table[:num, at : at + nbytes].view(torch.int64)[live])
         self._heap.free_all_but(torch.cat(refs))
+
+    # --- saved states
+
+    def _told(self, call: str) -> dict[str, Any]:
+        return memmap_state.told(self)
+
+    def _segment(self, slots: Tensor, call: str) -> dict[str, Any]:
+        return memmap_state.segment(self, slots, call)
+
+    def _plan_rows(self, reader: StateReader, counters: Counters, placed: Any) -> PlannedRows:
+        return memmap_state.plan(self, reader, counters)
+
+    def _placed(self) -> Any:
+        return Saving._placed(self)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, scratch_dir={self.scratch_dir!r})"
@@ -293,8 +358,3 @@ def _arrived(kind: type[LazyMemmapStorage], max_size: int, directory: str | None
         return storage
 
     return here(memory.token, made)
-
-
-def _close(files: Scratch, remove: bool, process: int) -> None:
-    if os.getpid() == process:
-        files.close(remove)

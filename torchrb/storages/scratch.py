@@ -47,7 +47,7 @@ class Scratch:
         self, records: SharedMemory, objects: SharedMemory, lock: SharedMemory | None, directory: str | None
     ) -> None:
         self.records, self.objects, self.lock, self.directory = records, objects, lock, directory
-        self._table_at = self._taken = 0  # where the table begins; up to where it is on disk for sure
+        self.table_at = self._taken = 0  # where the table begins; up to where it is on disk for sure
         with torch.inference_mode(False):
             head = self.records.tensor(0, _HEAD_BYTES).view(torch.int64)
         self.words, self.control = head.numpy().data, head[_CONTROL : _CONTROL + CONTROL_SIZE]
@@ -55,7 +55,7 @@ class Scratch:
     @classmethod
     def nameless(cls, max_size: int, what: str) -> Scratch:
         """New files that nobody else finds."""
-        with _explained(f"{what}: cannot keep records in {_temporary()!r}"):
+        with explained(f"{what}: cannot keep records in {_temporary()!r}"):
             return cls._begun(_nameless(), _nameless(), None, None, max_size)
 
     @classmethod
@@ -66,7 +66,7 @@ class Scratch:
         when they are not what this version of torchrb wrote for a storage of ``max_size``.
         """
         directory = os.path.abspath(os.fspath(directory))
-        with _explained(f"{what}: cannot keep records in scratch_dir={directory!r}"):
+        with explained(f"{what}: cannot keep records in scratch_dir={directory!r}"):
             os.makedirs(directory, exist_ok=True)
             lock = _open(directory, LOCK)
             try:
@@ -132,21 +132,22 @@ class Scratch:
         told = json.dumps(description, separators=(",", ":")).encode()
         if len(told) > PAGE - _HEAD_BYTES:
             raise ValueError(f"{what}: a record of so many fields cannot be kept on disk. Store wider fields instead.")
-        _take(self.records.fd, _HEAD_BYTES, len(told))
+        with explained(f"{what}: no room for what a record is in {self}"):
+            _take(self.records.fd, _HEAD_BYTES, len(told))
         return told
 
     def tell(self, told: bytes, table_at: int) -> None:
         """Say what a record is, and where the records are."""
         self.words[TOLD_BYTES] = 0
         os.pwrite(self.records.fd, told, _HEAD_BYTES)
-        self.words[TABLE_AT], self.words[TOLD_HASH] = table_at, _hash(told)
+        self.words[TABLE_AT], self.words[TOLD_HASH] = table_at, _hash(told + str(table_at).encode())
         self.words[TOLD_BYTES] = len(told)
 
     def told(self, what: str) -> tuple[Any, int]:
         """What `tell` was given. ValueError when that is damaged."""
         size, at = self.words[TOLD_BYTES], self.words[TABLE_AT]
         told = os.pread(self.records.fd, min(max(size, 0), PAGE), _HEAD_BYTES)
-        if len(told) != size or _hash(told) != self.words[TOLD_HASH] or at < PAGE or at % PAGE:
+        if len(told) != size or _hash(told + str(at).encode()) != self.words[TOLD_HASH]:
             raise ValueError(f"{what}: {self} is damaged: it does not say what its records are.")
         try:
             return json.loads(told), at
@@ -155,22 +156,27 @@ class Scratch:
 
     # --- room
 
+    def grow(self, nbytes: int, what: str) -> None:
+        """Make the file of records so large; it takes up nothing of the disk by that."""
+        with explained(f"{what}: no room for a file of {nbytes:,} bytes in {self}"):
+            self.records.resize(nbytes)
+
     def lay(self, at: int, used: int) -> None:
         """Say where the table begins, and how many of its bytes have been written."""
-        self._table_at, self._taken = at, at + used
+        self.table_at, self._taken = at, at + used
 
     def reserve(self, begin: int, end: int, what: str) -> None:
         """Make sure that bytes of the table are on disk before they are written through a mapping, where a full disk
         would end the process. OSError when there is no room.
         """
-        begin, end = self._table_at + begin, self._table_at + end
+        begin, end = self.table_at + begin, self.table_at + end
         if end <= self._taken:
             return
-        with _explained(f"{what}: no room for more records in {self}"):
+        with explained(f"{what}: no room for more records in {self}"):
             if begin > self._taken + _MOST_CHUNK:  # a few rows far beyond the others
                 _take(self.records.fd, begin, end - begin)
                 return
-            ahead = min(max(_CHUNK, (end - self._table_at) // 4), _MOST_CHUNK)
+            ahead = min(max(_CHUNK, (end - self.table_at) // 4), _MOST_CHUNK)
             end = min(end + ahead, self.records.nbytes)
             _take(self.records.fd, self._taken, end - self._taken)
             self._taken = end
@@ -255,7 +261,7 @@ def _this_run() -> int:
 
 
 @contextlib.contextmanager
-def _explained(failed: str) -> Iterator[None]:
+def explained(failed: str) -> Iterator[None]:
     """Say what was to be done, and the remedy, in an OSError of the system's."""
     try:
         yield

@@ -133,8 +133,7 @@ def share(storage: LazyTensorStorage) -> None:
             )
         structure, old = storage.structure, storage._records
         if structure is not None:
-            _require_tensors(structure, name)
-            _example(structure)
+            require_shareable(structure, name)
         memory = SharedMemory.new(rounded(8 * (_JOURNAL + storage.journal.shape[0])))
         sharing = Sharing(storage, memory, storage.journal.shape[0])
         sharing.control.copy_(storage.control)
@@ -148,6 +147,12 @@ def share(storage: LazyTensorStorage) -> None:
                     new.copy_(table)
             storage._records = records
         sharing.take_over(storage)
+
+
+def require_shareable(structure: Structure, name: str) -> None:
+    """TypeError for records that other processes cannot see, or cannot be told of."""
+    _require_tensors(structure, name)
+    _example(structure)
 
 
 def _require_tensors(structure: Structure, name: str) -> None:

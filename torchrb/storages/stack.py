@@ -56,6 +56,13 @@ class LazyStackStorage(ListStorage):
             raise TypeError(f"LazyStackStorage: a record must be a tensordict, got {type(item).__name__}.")
         return super()._own(item)
 
+    kind = "tensordicts"
+
+    def _restored(self, item: Any, call: str) -> Any:
+        if not is_tensor_collection(item):
+            raise ValueError(f"{call}: records of the saved state must be tensordicts, got a {type(item).__name__}.")
+        return self._own(item)
+
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         items, generations = super().read(slots, shape)
         if shape == ():

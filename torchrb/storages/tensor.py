@@ -10,12 +10,15 @@ from torch import Tensor
 
 from torchrb import ops
 from torchrb.ops.schemas import HEADER_BYTES, ORDERED_DTYPES, STALE, UPDATED
+from torchrb.persistence import StateReader
+from torchrb.storages import tensor_state
 from torchrb.storages.base import Column, Placement, Storage
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.memory import zeros
 from torchrb.storages.records import RecordTable, columns, packed
-from torchrb.storages.sharing import Sharing, share
+from torchrb.storages.saving import Counters, PlannedRows
+from torchrb.storages.sharing import Sharing, require_shareable, share
 from torchrb.storages.staging import Finish, placing
 from torchrb.storages.streams import DeviceLock
 from torchrb.storages.structure import (
@@ -510,6 +513,43 @@ class LazyTensorStorage(Storage):
         if number < 0:
             raise TypeError(f"PromptGroupSampler: reward_key {key!r} names a non-tensor field; a reward is numeric.")
         return Column(self._records.tables, self._records.leaf(number), self._records.templates[number])
+
+    # --- saved states; see `storages.saving` and `storages.tensor_state`
+
+    kind = "tensors"
+
+    @property
+    def grows_on_disk(self) -> bool:  # type: ignore[override]
+        """Not where the user may write past the journal, into tensors that were adopted."""
+        return not self._adopted
+
+    @property
+    def _keeps_tables(self) -> bool:
+        """Whether somebody else knows the tables by their addresses: their user, other processes, CUDA graphs."""
+        return bool(self._adopted) or self.shared or self._on_gpu
+
+    def _require_fit(self, structure: Structure) -> None:
+        """TypeError for records that cannot be where this storage keeps its own."""
+        if self.shared:
+            require_shareable(structure, type(self).__name__)
+
+    def _told(self, call: str) -> dict[str, Any]:
+        return tensor_state.told(self)
+
+    def _segment(self, slots: Tensor, call: str) -> dict[str, Any]:
+        return tensor_state.segment(self, slots, call)
+
+    def _plan_rows(self, reader: StateReader, counters: Counters, placed: Any) -> PlannedRows:
+        return tensor_state.plan(self, reader, counters, placed)
+
+    def _data_of(self, reader: StateReader, length: int) -> tuple[Any, Tensor]:
+        return tensor_state.data_of(reader, length)
+
+    def _state_of(self, state: dict[str, Any], data: Any, headers: Any, call: str) -> dict[str, Any]:
+        return tensor_state.state_of(state, data, headers, call)
+
+    def _placed(self) -> Any:
+        return tensor_state.Placed(self.max_size)
 
 
 def overlap(tensor: Tensor, others: list[Tensor]) -> bool:
