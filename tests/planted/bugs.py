@@ -219,12 +219,12 @@ BUGS = [
     Bug(
         5, "transforms that take random numbers run ahead", "prefetch.py",
         "not any(moved) and not _any_on_gpu(data)", "not _any_on_gpu(data)",
-        "test_no_depth_changes_a_sample_or_what_comes_after_it",
+        "test_transforms_take_the_random_numbers_that_they_take_without",
     ),
     Bug(
         5, "transforms run ahead with parameters of the past", "prefetch.py",
         "if self.transforms and self.modules != _modules(scene.steps):", "if False:",
-        "test_no_depth_changes_a_sample_or_what_comes_after_it",
+        "test_transforms_have_the_parameters_of_their_call",
     ),
     Bug(
         5, "the generator stays where it was when a batch came early", "prefetch.py",

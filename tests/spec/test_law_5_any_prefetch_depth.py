@@ -231,3 +231,65 @@ def test_a_sample_that_was_drawn_ahead_leaves_everything_as_the_draw_would(sampl
         told.append(story)
         assert depth is None or rb._early.num_early == 8
     assert told[0] == told[1] == told[2] == told[3]
+
+
+def transformed(depth: int | None, transform: Any, between: Any = None) -> list[Any]:
+    """What eight samples are with a transform, and the numbers of torch's generator after them."""
+    torch.manual_seed(2)
+    rb = TensorDictReplayBuffer(
+        storage=STORAGES["packed"](CAPACITY), batch_size=BATCH, prefetch=depth, transform=transform,
+        generator=torch.Generator().manual_seed(1),
+    )  # fmt: skip
+    rb.extend(numbered(range(10)))
+    told = []
+    for _ in range(8):
+        told.append(rb.sample()["scaled"].tolist())
+        if depth is not None:
+            drawn_ahead(rb)
+        if between is not None:
+            between()
+    return [*told, torch.rand(3).tolist()]
+
+
+def test_transforms_take_the_random_numbers_that_they_take_without():
+    def jittered(batch: Any) -> Any:
+        return batch.set("scaled", batch["half"][:, None] + torch.rand(len(batch), 1))
+
+    assert transformed(None, jittered) == transformed(1, jittered) == transformed(3, jittered)
+
+
+def test_transforms_have_the_parameters_of_their_call():
+    def story(depth: int | None) -> list[Any]:
+        scale = torch.nn.Linear(1, 1, bias=False).requires_grad_(False)
+        torch.nn.init.ones_(scale.weight)
+        first = transformed(depth, _First(scale), lambda: scale.weight.add_(1))
+        return first + transformed(depth, _First(scale))  # nobody changes them now
+
+    assert story(None) == story(1) == story(3)
+
+
+class _First(_Weighted):
+    def forward(self, batch: Any) -> Any:
+        return super().forward(batch.set("scaled", batch["half"][:, None]))
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "without replacement", "groups"])
+def test_records_that_are_drawn_so_often_and_no_more(sampler):
+    """With `consume_after_n_samples` each sample decides what is left for the next: none is drawn ahead."""
+    told = []
+    for depth in (None, 3):
+        rb = TensorDictReplayBuffer(
+            storage=STORAGES["packed"](CAPACITY), sampler=SAMPLERS[sampler](), batch_size=BATCH, prefetch=depth,
+            generator=torch.Generator().manual_seed(1), consume_after_n_samples=2, pin_memory=True,
+        )  # fmt: skip
+        rb.extend(numbered(range(10)))
+        story: list[Any] = []
+        for call in range(9):
+            try:
+                story.append((rb.sample()["n"].tolist(), len(rb), rb.stats()))
+            except RuntimeError as error:
+                story.append(str(error))
+            if call == 6:
+                rb.extend(numbered(range(10, 13)))
+        told.append(story)
+    assert told[0] == told[1] and any("are left" in entry for entry in told[0] if isinstance(entry, str))
