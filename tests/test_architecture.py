@@ -23,7 +23,7 @@ LAYERS = [
     {"persistence"},
     {"storages", "transforms", "generations", "journal", "groups"},
     {"writers", "samplers", "selection", "advantages"},
-    {"buffer", "updates", "collate"},
+    {"buffer", "updates", "collate", "consumption"},
     {"query", "services"},
 ]
 ARROWS = {
@@ -35,6 +35,7 @@ ARROWS = {
     ("samplers", "selection"),
     ("buffer", "updates"),
     ("buffer", "collate"),
+    ("buffer", "consumption"),
 }
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 EDGE = len(LAYERS) - 1

@@ -44,7 +44,7 @@ NOW: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "__init__": (
             "*, storage=None, sampler=None, writer=None, collate_fn=None, transform=None, transform_factory=None,"
-            " batch_size=None, generator=None, shared=False"
+            " batch_size=None, generator=None, consume_after_n_samples=None, shared=False"
         ),
         "add": "data",
         "append_transform": "transform, *, invert=False",
@@ -122,7 +122,6 @@ LATER_PARAMETERS = (
     "pin_memory",
     "prefetch",
     "dim_extend",
-    "consume_after_n_samples",
     "compilable",
     "delayed_init",
     "service_backend",

@@ -131,6 +131,15 @@ class Storage(Saving):
         """How often what was stored has been cleared: after that, slots are given out anew."""
         return int(self._counters[CONTROL_CLEARS])
 
+    @property
+    def num_drawable(self) -> int:
+        """How many records a sampler may draw: here, all."""
+        return len(self)
+
+    def drawable(self) -> Tensor | None:
+        """Their slots, int64; None where they are those below the length."""
+        return None
+
     # --- rows
 
     @property
