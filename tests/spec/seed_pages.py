@@ -27,6 +27,16 @@ NOW: dict[str, dict[str, str]] = {
             " reward_key=('next', 'reward'), cache_groups=True"
         ),
     },
+    "LazyMemmapStorage": {
+        "__init__": (
+            "max_size, *, scratch_dir=None, device='cpu', ndim=1, existsok=False, compilable=False,"
+            " shared_init=False, auto_cleanup=None"
+        ),
+        "cleanup": "",
+    },
+    "LazyStackStorage": {
+        "__init__": "max_size=None, *, compilable=False, stack_dim=0, device=None",
+    },
     "MCAdvantageSelector": {
         "__init__": "strategy='balanced', *, max_combinations=100_000, in_keys=None",
         "select": "candidates, *, group_size, keep_return_bounds=None",
@@ -88,8 +98,6 @@ STATS = {
 # Names that the examples import.
 NAMES = (
     *NOW,
-    "LazyMemmapStorage",
-    "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
     "RandomSampler",
