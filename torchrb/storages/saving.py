@@ -144,8 +144,8 @@ class Saving(ABC):
         """
         with persistence.opened(path) as dump:
             loaded = self.read_dump(dump)
-            with self.lock:
-                self.plan_load(loaded.state, "loads", loaded)()
+        with self.lock:  # not within: who dumps has this lock first
+            self.plan_load(loaded.state, "loads", loaded)()
 
     def register_save_hook(self, hook: Hook) -> None:
         """Have ``hook`` change the data on its way to a directory; see `ReplayBuffer.register_save_hook`."""
