@@ -134,7 +134,8 @@ class Saving(Parts):
         gives them (None where none was ever stored), and returns what is saved instead: tensors, tensordicts, numbers,
         strings, None, and dicts, lists and tuples of these. Hooks are called in the order in which they were
         registered, with the storage locked, and a dump is written whole. They belong to the storage, are not saved,
-        and have no part in `state_dict`.
+        and have no part in `state_dict`. Those of torchrl do for tensordicts that
+        follow its conventions.
         """
         self._storage.register_save_hook(hook)
 
@@ -208,8 +209,8 @@ class Saving(Parts):
         if generator is None or generator.device.type != device:
             got = "none of its own" if generator is None else f"one on {str(generator.device)!r}"
             raise ValueError(
-                f"{reader.call}: the saved state is of a buffer with a generator on {device!r}, and this one has {got}: "
-                f"it could not go on drawing as that one. Construct it with generator=torch.Generator({device!r}), "
+                f"{reader.call}: the saved state is of a buffer with a generator on {device!r}; this one has {got}. "
+                f"It could not go on drawing as that one did. Construct it with generator=torch.Generator({device!r}), "
                 f"or {_records_alone(reader)}."
             )
         numbers = saved.tensor("state", torch.uint8, None).clone()
