@@ -22,7 +22,8 @@ class Reading(Parts):
         """Draw a batch with the sampler, and transform it.
 
         ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
-        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
+        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells,
+        as a `PrioritizedSampler` does ``"priority_weight"``.
         RuntimeError when the storage is empty or no batch size is known.
         """
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
@@ -36,6 +37,8 @@ class Reading(Parts):
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
+        if self._sampler.keeps_priorities:
+            info |= drawn
         data = self._transformed(collate(data), info)
         if not return_info:
             return data
