@@ -8,12 +8,15 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "core/host_device.h"
 #include "core/power.h"
 #include "core/score.h"
 
 namespace torchrb {
+
+constexpr double kInfinitePriority = std::numeric_limits<double>::infinity();
 
 // Where in a float64 array the parts of a tree are. Level 0 has an entry for each row, each next level one for 16 of
 // the last; levels are padded to 16, and the last one has so many.
@@ -59,7 +62,7 @@ TORCHRB_HOST_DEVICE inline double node_most(const double* c) {
 }
 // 0, which is the weight of a row that cannot be drawn, does not count.
 TORCHRB_HOST_DEVICE inline double node_least(const double* c) {
-  double least = __builtin_inf();
+  double least = kInfinitePriority;
   for (int i = 0; i < PriorityPlaces::kFan; ++i) least = c[i] > 0.0 && c[i] < least ? c[i] : least;
   return least;
 }
@@ -80,7 +83,7 @@ struct GivenPriorities {
   // Whether it can be set at all.
   TORCHRB_HOST_DEVICE bool good(int64_t row, int64_t capacity) const {
     const double priority = value(row);
-    return slots[row] >= 0 && slots[row] < capacity && priority >= 0.0 && priority < __builtin_inf();
+    return slots[row] >= 0 && slots[row] < capacity && priority >= 0.0 && priority < kInfinitePriority;
   }
 };
 

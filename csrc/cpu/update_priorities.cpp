@@ -27,14 +27,13 @@ class Update {
       const int64_t slot = slot_of(i);
       if (!headers_.holds(slot)) continue;
       const int64_t word = torchrb::look(headers_, slot).word;
-      const bool had = priority(slot) >= 0.0, live = word_live(word);
-      if (live ? had && seen_[slot] == word_count(word) : !had) continue;
-      if (had) {
+      if (seen_[slot] == word_count(word)) continue;
+      seen_[slot] = word_count(word);
+      if (priority(slot) >= 0.0) {
         put(slot, -1.0);
         touched_.push_back(slot);
       }
-      seen_[slot] = word_count(word);
-      if (live) new_.push_back(slot);
+      if (word_live(word)) new_.push_back(slot);
     }
   }
 

@@ -142,8 +142,7 @@ def update_priorities_(
     # Follow. All that is found out is kept aside, so that a call that is cut off has changed nothing.
     kept = tree[place.most[0] : place.most[0] + capacity].clone()
     counts, live = words >> SLOT_COUNT_SHIFT, (words & SLOT_LIVE) != 0
-    is_other = torch.where(live[noted], (seen[noted] != counts[noted]) | (kept[noted] < 0), kept[noted] >= 0)
-    others = noted[is_other]
+    others = noted[seen[noted] != counts[noted]]
     kept[others] = -1.0
     _, _, root = _ascend(tree, place, others, kept[others], torch.zeros_like(kept[others]))
     kept[others] = torch.where(live[others], torch.where(root.most < 0, 1.0, root.most), -1.0)
