@@ -84,7 +84,9 @@ class _Root(NamedTuple):
     least: Tensor
 
 
-def _ascend(tree: Tensor, place: PriorityTree, rows: Tensor, priorities: Tensor, weights: Tensor):
+def _ascend(
+    tree: Tensor, place: PriorityTree, rows: Tensor, priorities: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, _Root]:
     """What becomes of a tree when distinct ``rows``, ascending, get other priorities and weights: the entries that
     change, their values, and what the root says then.
     """

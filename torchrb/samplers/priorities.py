@@ -25,30 +25,29 @@ class Priorities:
 
     A record keeps the priority that it was given; a new one has the greatest of those that were there when it was
     first looked at, or 1. Catching up costs what was written since. The caller of every method holds the storage's
-    lock. ``weighting``: alpha and eps, one tuple as long as they stay.
+    lock, and hands in the storage, which is not kept alive here. ``weighting``: alpha and eps, one tuple as long as
+    they stay.
     """
 
     def __init__(self, storage: Storage) -> None:
-        self.storage = storage
         self._on_gpu = storage.device.type == "cuda"
-        self.state = self._own(torch.zeros(PRIORITY_STATE_SIZE, dtype=torch.int64, device=storage.device))
+        with torch.inference_mode(False):
+            self.state = torch.zeros(PRIORITY_STATE_SIZE, dtype=torch.int64, device=storage.device)
         self._numbers = self.state.numpy().data if storage.device.type == "cpu" else None
         self._nothing = torch.empty(0, dtype=torch.int64, device=storage.device)
         self._no_priority = torch.empty(0, dtype=torch.float64, device=storage.device)
         self._weighting: tuple[float, float] | None = None
         self._late = LateNumbers()
-        self._lay_out(storage.tables[0].shape[0])
+        self._lay_out(storage)
 
-    def _own(self, tensor: Tensor) -> Tensor:
-        if self._on_gpu:
-            self.storage.lock.owns(tensor)
-        return tensor
-
-    def _lay_out(self, capacity: int) -> None:
+    def _lay_out(self, storage: Storage) -> None:
+        capacity = storage.tables[0].shape[0]
         self.place = PriorityTree(capacity)
         with torch.inference_mode(False):
-            self.seen = self._own(torch.zeros(capacity, dtype=torch.int64, device=self.storage.device))
-        self.tree = self._own(self.place.empty(self.storage.device))
+            self.seen = torch.zeros(capacity, dtype=torch.int64, device=storage.device)
+        self.tree = self.place.empty(storage.device)
+        if self._on_gpu:
+            storage.lock.owns(self.state, self.seen, self.tree)
 
     @property
     def by_slot(self) -> Tensor:
@@ -65,24 +64,30 @@ class Priorities:
         """How often priorities were set; on a GPU the host waits for it."""
         return int(self.state[PRIORITY_SET])
 
-    def catch_up(self, weighting: tuple[float, float]) -> None:
+    def catch_up(self, storage: Storage, weighting: tuple[float, float]) -> None:
         """Follow the storage."""
         numbers = self._numbers
         if (
             numbers is None
-            or numbers[PRIORITY_POSITION] != self.storage.journal_position
+            or numbers[PRIORITY_POSITION] != storage.journal_position
             or self._weighting is not weighting
         ):
-            self._update(weighting, self._nothing, self._nothing, self._no_priority)
+            self._update(storage, weighting, self._nothing, self._nothing, self._no_priority)
 
     def set(
-        self, weighting: tuple[float, float], slots: Tensor, generations: Tensor | None, priorities: Tensor, call: str
+        self,
+        storage: Storage,
+        weighting: tuple[float, float],
+        slots: Tensor,
+        generations: Tensor | None,
+        priorities: Tensor,
+        call: str,
     ) -> None:
         """Follow the storage, then set priorities: of slots that hold a record, with ``generations`` that very one.
 
         IndexError and ValueError with nothing set; on a GPU `refuse_late` raises, some time later.
         """
-        self._update(weighting, slots, self._nothing if generations is None else generations, priorities)
+        self._update(storage, weighting, slots, self._nothing if generations is None else generations, priorities)
         if self._numbers is None:
             if self._on_gpu:
                 self._late.ask(self.state[PRIORITY_REFUSED], call)
@@ -126,11 +131,17 @@ class Priorities:
         most = self.tree[top : top + PRIORITY_FAN].amax()
         return torch.where(most < 0, 1.0, most)
 
-    def _update(self, weighting: tuple[float, float], slots: Tensor, generations: Tensor, priorities: Tensor) -> None:
-        storage = self.storage
+    def _update(
+        self,
+        storage: Storage,
+        weighting: tuple[float, float],
+        slots: Tensor,
+        generations: Tensor,
+        priorities: Tensor,
+    ) -> None:
         tables = storage.tables
         if tables[0].shape[0] != self.place.capacity:
-            self._make_room(tables[0].shape[0])
+            self._make_room(storage)
         rebuild = self._weighting is not weighting and self._weighting != weighting
         ops.update_priorities_(
             self.tree, self.seen, self.state, storage.control, storage.journal, tables, slots, generations, priorities,
@@ -138,10 +149,10 @@ class Priorities:
         )  # fmt: skip
         self._weighting = weighting
 
-    def _make_room(self, capacity: int) -> None:
+    def _make_room(self, storage: Storage) -> None:
         """The same priorities in a storage that has grown; what is above the rows is computed by the next update."""
         seen, kept = self.seen, self.by_slot
-        self._lay_out(capacity)
+        self._lay_out(storage)
         self.seen[: seen.shape[0]] = seen
         self.by_slot[: kept.shape[0]] = kept
         self._weighting = None

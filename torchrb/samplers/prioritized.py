@@ -85,7 +85,7 @@ class PrioritizedSampler(Sampler):
 
     def _forget(self) -> None:
         self._kept: weakref.WeakKeyDictionary[Storage, Priorities] = weakref.WeakKeyDictionary()
-        self._last: weakref.ref[Storage] | None = None
+        self._last: tuple[weakref.ref[Storage], Priorities] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("_kept", "_last")}
@@ -140,7 +140,7 @@ class PrioritizedSampler(Sampler):
         require_records(storage)
         kept = self._priorities_of(storage)
         kept.refuse_late()
-        kept.catch_up(self._weighting)
+        kept.catch_up(storage, self._weighting)
         if not kept.drawable:
             raise RuntimeError(
                 "PrioritizedSampler: every record has the priority 0 and eps is 0, so none can be drawn. "
@@ -182,7 +182,7 @@ class PrioritizedSampler(Sampler):
                 return
             kept = self._priorities_of(storage)
             kept.refuse_late()
-            kept.set(self._weighting, slots, generation, priorities, "update_priority")
+            kept.set(storage, self._weighting, slots, generation, priorities, "update_priority")
 
     def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
         """Give records the priority that a new one would get."""
@@ -192,25 +192,25 @@ class PrioritizedSampler(Sampler):
             if not storage.tables:
                 return
             kept = self._priorities_of(storage)
-            kept.catch_up(self._weighting)
+            kept.catch_up(storage, self._weighting)
             priorities = kept.greatest().expand(slots.shape).contiguous()
-            kept.set(self._weighting, slots, None, priorities, "mark_update")
+            kept.set(storage, self._weighting, slots, None, priorities, "mark_update")
 
     @property
     def default_priority(self) -> float:
         """The priority of the next new record; on a GPU the host waits for it."""
-        storage = None if self._last is None else self._last()
+        storage = None if self._last is None else self._last[0]()
         if storage is None:
             return 1.0
         with storage.lock:
             kept = self._priorities_of(storage)
-            kept.catch_up(self._weighting)
+            kept.catch_up(storage, self._weighting)
             return float(kept.greatest())
 
     def follow(self, storage: Storage) -> None:
         with storage.lock:
             if storage.tables:
-                self._priorities_of(storage).catch_up(self._weighting)
+                self._priorities_of(storage).catch_up(storage, self._weighting)
 
     def priorities(self, storage: Storage) -> Tensor:
         """A copy of the priorities by slot, float64, -1 where there is no record."""
@@ -218,7 +218,7 @@ class PrioritizedSampler(Sampler):
             if not storage.tables:
                 return torch.empty(0, dtype=torch.float64, device=storage.device)
             kept = self._priorities_of(storage)
-            kept.catch_up(self._weighting)
+            kept.catch_up(storage, self._weighting)
             return kept.by_slot.clone()
 
     def num_updates(self, storage: Storage) -> int:
@@ -260,7 +260,7 @@ class PrioritizedSampler(Sampler):
         with storage.lock:
             if storage.tables:
                 kept = self._priorities_of(storage)
-                kept.catch_up(self._weighting)
+                kept.catch_up(storage, self._weighting)
                 records = kept.snapshot()
             else:
                 records = dict.fromkeys(("slots", "generations"), torch.empty(0, dtype=torch.int64))
@@ -292,7 +292,7 @@ class PrioritizedSampler(Sampler):
             if storage.tables:
                 weighting = (alpha, eps)
                 kept = self._priorities_of(storage)
-                kept.set(weighting, slots, generations, priorities, call)
+                kept.set(storage, weighting, slots, generations, priorities, call)
                 self._weighting = weighting
             else:
                 self._weighting = (alpha, eps)
@@ -300,7 +300,7 @@ class PrioritizedSampler(Sampler):
 
     def _storage_or(self, storage: Storage | None, call: str) -> Storage:
         if storage is None:
-            storage = None if self._last is None else self._last()
+            storage = None if self._last is None else self._last[0]()
         if storage is None:
             raise RuntimeError(
                 f"{call}: this sampler has not been used with a storage yet. Call it on the buffer, or pass storage=."
@@ -308,6 +308,8 @@ class PrioritizedSampler(Sampler):
         return storage
 
     def _priorities_of(self, storage: Storage) -> Priorities:
+        if self._last is not None and self._last[0]() is storage:
+            return self._last[1]
         kept = self._kept.get(storage)
         if kept is None:
             if getattr(storage, "bounded", True) and storage.max_size > self.max_capacity:
@@ -321,7 +323,7 @@ class PrioritizedSampler(Sampler):
                     f"storage on {str(storage.device)!r}. Leave device out."
                 )
             kept = self._kept[storage] = Priorities(storage)
-        self._last = weakref.ref(storage)
+        self._last = weakref.ref(storage), kept
         return kept
 
     def __repr__(self) -> str:
@@ -350,8 +352,22 @@ def _of_state(value: Any, name: str, dtype: torch.dtype, storage: Storage) -> Te
     return moved(value, storage.device).contiguous()
 
 
+def _fits(value: Any, dtypes: tuple[torch.dtype, ...], device: torch.device) -> bool:
+    """Whether an op can take it as it is."""
+    return (
+        isinstance(value, Tensor)
+        and value.dtype in dtypes
+        and value.dim() == 1
+        and value.device == device
+        and value.is_contiguous()
+        and not value.requires_grad
+    )
+
+
 def _as_slots(index: Any, storage: Storage, call: str) -> Tensor:
     """Slots as int64 ``[n]`` on the storage's device."""
+    if _fits(index, (torch.int64,), storage.device):
+        return index
     if isinstance(index, tuple):
         if len(index) != 1:
             raise TypeError(f"{call}: index must be slots, got a tuple of {len(index)} indices.")
@@ -369,6 +385,8 @@ def _as_slots(index: Any, storage: Storage, call: str) -> Tensor:
 
 def _as_priorities(priority: Any, slots: Tensor, storage: Storage) -> Tensor:
     """Priorities ``[n]`` on the storage's device; one number is everybody's."""
+    if _fits(priority, (torch.float32, torch.float64), storage.device) and priority.shape == slots.shape:
+        return priority
     values = torch.as_tensor(priority)
     if values.is_complex() or values.dtype == torch.bool:
         raise TypeError(f"update_priority: priorities must be real numbers, got {values.dtype}.")
