@@ -20,10 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the bottom up. A room may import any room of a lower layer, itself, and the siblings that an arrow leads to.
 LAYERS = [
     {"ops"},
+    {"persistence"},
     {"storages", "transforms", "generations", "journal", "groups"},
     {"writers", "samplers", "selection", "advantages"},
-    {"buffer", "updates", "collate"},
-    {"query", "persistence", "services"},
+    {"buffer", "updates", "collate", "consumption"},
+    {"query", "services"},
 ]
 ARROWS = {
     ("storages", "generations"),
@@ -34,6 +35,7 @@ ARROWS = {
     ("samplers", "selection"),
     ("buffer", "updates"),
     ("buffer", "collate"),
+    ("buffer", "consumption"),
 }
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 EDGE = len(LAYERS) - 1

@@ -3,8 +3,9 @@
 Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`, `PrioritizedReplayBuffer`, `TensorDictPrioritizedReplayBuffer`.
 Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`, `LazyStackStorage`. Samplers: `RandomSampler`,
 `SamplerWithoutReplacement`, `PrioritizedSampler`, `PromptGroupSampler`. Writers: `RoundRobinWriter`,
-`TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`. Transforms: `Compose`. Groups to gradients:
-`MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a device.
+`TensorDictRoundRobinWriter`, `TensorDictMaxValueWriter`, `ImmutableDatasetWriter`. Transforms: `Compose`. Groups to
+gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a
+device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
@@ -19,6 +20,7 @@ from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
 from torchrb.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
 from torchrb.selection import MCAdvantageSelector as MCAdvantageSelector
+from torchrb.storages import LazyMemmapStorage as LazyMemmapStorage
 from torchrb.storages import LazyStackStorage as LazyStackStorage
 from torchrb.storages import LazyTensorStorage as LazyTensorStorage
 from torchrb.storages import ListStorage as ListStorage
@@ -28,6 +30,7 @@ from torchrb.transforms import Compose as Compose
 from torchrb.updates import ConditionalUpdateResult as ConditionalUpdateResult
 from torchrb.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
 from torchrb.writers import RoundRobinWriter as RoundRobinWriter
+from torchrb.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
 from torchrb.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 from torchrb.writers import Writer as Writer
 
@@ -37,6 +40,7 @@ __all__ = [
     "Compose",
     "ConditionalUpdateResult",
     "ImmutableDatasetWriter",
+    "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
@@ -50,6 +54,7 @@ __all__ = [
     "Sampler",
     "SamplerWithoutReplacement",
     "Storage",
+    "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",

@@ -13,6 +13,7 @@
 #include "core/host_device.h"
 #include "core/power.h"
 #include "core/score.h"
+#include "core/slot_word.h"
 
 namespace torchrb {
 
@@ -65,6 +66,11 @@ TORCHRB_HOST_DEVICE inline double node_least(const double* c) {
   double least = kInfinitePriority;
   for (int i = 0; i < PriorityPlaces::kFan; ++i) least = c[i] > 0.0 && c[i] < least ? c[i] : least;
   return least;
+}
+
+// What is kept of a slot word, so that another record is told from the one that a priority belongs to.
+TORCHRB_HOST_DEVICE inline int64_t priority_mark(int64_t word) {
+  return word_live(word) ? word_count(word) : -word_count(word);
 }
 
 TORCHRB_HOST_DEVICE inline double weight_of(double priority, double alpha, double eps) {

@@ -27,8 +27,8 @@ class Update {
       const int64_t slot = slot_of(i);
       if (!headers_.holds(slot)) continue;
       const int64_t word = torchrb::look(headers_, slot).word;
-      if (seen_[slot] == word_count(word)) continue;
-      seen_[slot] = word_count(word);
+      if (seen_[slot] == priority_mark(word)) continue;
+      seen_[slot] = priority_mark(word);
       if (priority(slot) >= 0.0) {
         put(slot, -1.0);
         touched_.push_back(slot);

@@ -124,11 +124,11 @@ __device__ inline void note_priorities(const PriorityUpdate& update, const Prior
     }
     const int64_t word = look(update.headers, slot).word;
     int64_t seen = load_relaxed(update.seen + slot);
-    if (seen == word_count(word)) {
+    if (seen == priority_mark(word)) {
       if (plan.rebuild != 0) put_priority(update, slot, priority_at(update, slot));
       continue;
     }
-    if (!compare_exchange(update.seen + slot, seen, word_count(word))) continue;  // named twice
+    if (!compare_exchange(update.seen + slot, seen, priority_mark(word))) continue;  // named twice
     put_priority(update, slot, -1.0);
     const int64_t place = fetch_add_relaxed(&plan.noted, int64_t{1});
     update.scratch.noted[place] = 2 * slot + (word_live(word) ? 1 : 0);

@@ -34,7 +34,7 @@ NOW: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "__init__": (
             "*, storage=None, sampler=None, writer=None, collate_fn=None, transform=None, transform_factory=None,"
-            " batch_size=None, generator=None, shared=False"
+            " batch_size=None, generator=None, consume_after_n_samples=None, shared=False"
         ),
         "add": "data",
         "append_transform": "transform, *, invert=False",
@@ -80,6 +80,7 @@ STATS = {
 # Names that the examples import.
 NAMES = (
     *NOW,
+    "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
@@ -113,7 +114,6 @@ LATER_PARAMETERS = (
     "pin_memory",
     "prefetch",
     "dim_extend",
-    "consume_after_n_samples",
     "compilable",
     "delayed_init",
     "service_backend",
@@ -122,4 +122,4 @@ LATER_PARAMETERS = (
     "transport_options",
     "use_ray_service",
 )
-LATER_NAMES = ("LazyMemmapStorage", "PrioritizedSampler", "traj")
+LATER_NAMES = ("PrioritizedSampler", "traj")

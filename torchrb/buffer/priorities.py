@@ -31,20 +31,22 @@ class Priorities(Parts):
         >>> rb.sampler.priorities(rb.storage)[:4]
         tensor([1., 2., 5., 5.], dtype=torch.float64)
         """
-        self._sampler.update_priority(index, priority, storage=self._storage, generation=generation)
+        with self._storage.lock:
+            self._sampler.update_priority(index, priority, storage=self._drawn_from, generation=generation)
 
     def mark_update(self, index: Any) -> None:
         """Give records the priority that a new one would get."""
-        self._sampler.mark_update(index, storage=self._storage)
+        with self._storage.lock:
+            self._sampler.mark_update(index, storage=self._drawn_from)
 
     def _add_with_priority(self, data: Any) -> int:
         priority = self._priorities_in(data, True, "add")
         with self._storage.lock:
             slot = self._writer.add(data)
             if priority is None or slot is None or slot < 0:
-                self._sampler.follow(self._storage)
+                self._sampler.follow(self._drawn_from)
             else:
-                self._sampler.update_priority(slot, priority, storage=self._storage)
+                self._sampler.update_priority(slot, priority, storage=self._drawn_from)
         return slot
 
     def _append_with_priorities(self, data: Any, update_priority: bool | None) -> tuple[Tensor, Tensor]:
@@ -52,14 +54,19 @@ class Priorities(Parts):
         with self._storage.lock:
             slots, generations = self._writer.append(data)
             if priorities is None:
-                self._sampler.follow(self._storage)
+                self._sampler.follow(self._drawn_from)
                 return slots, generations
             written, given = slots, generations
             if not isinstance(self._writer, RoundRobinWriter):  # one that may refuse a record
                 there = torch.nonzero(slots >= 0).view(-1)
                 written, given, priorities = slots[there], generations[there], priorities.to(slots.device)[there]
-            self._sampler.update_priority(written, priorities, storage=self._storage, generation=given)
+            self._sampler.update_priority(written, priorities, storage=self._drawn_from, generation=given)
         return slots, generations
+
+    def _follow(self) -> None:
+        """Have the sampler take note of a write."""
+        with self._storage.lock:
+            self._sampler.follow(self._drawn_from)
 
     def _priorities_in(self, data: Any, one: bool, call: str) -> Tensor | None:
         """The priorities that data brings along, one for each record; None when it has none. Raises for bad ones."""

@@ -72,11 +72,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         index, generation = (_a_row_each(data.get(key, None), one) for key in ("index", "index_generation"))
         priority = data.get(self.priority_key, None)
         if priority is None:
-            sampler.mark_update(index, storage=self._storage)
-            return
-        sampler.update_priority(
-            index, sampler.reduced(priority, one, call), storage=self._storage, generation=generation
-        )
+            self.mark_update(index)
+        else:
+            self.update_priority(index, sampler.reduced(priority, one, call), generation=generation)
 
     def _priorities_in(self, data: Any, one: bool, call: str) -> Tensor | None:
         sampler = self._sampler

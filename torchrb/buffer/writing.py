@@ -128,4 +128,4 @@ class Writing(Priorities):
         self._writer.check_writable("ReplayBuffer[...] =")
         self._storage.set(index, self._writer.prepared(data))
         if self._sampler.keeps_priorities:
-            self._sampler.follow(self._storage)
+            self._follow()

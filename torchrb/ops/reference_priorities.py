@@ -144,7 +144,8 @@ def update_priorities_(
     # Follow. All that is found out is kept aside, so that a call that is cut off has changed nothing.
     kept = tree[place.most[0] : place.most[0] + capacity].clone()
     counts, live = words >> SLOT_COUNT_SHIFT, (words & SLOT_LIVE) != 0
-    others = noted[seen[noted] != counts[noted]]
+    marks = torch.where(live, counts, -counts)
+    others = noted[seen[noted] != marks[noted]]
     kept[others] = -1.0
     _, _, root = _ascend(tree, place, others, kept[others], torch.zeros_like(kept[others]))
     kept[others] = torch.where(live[others], torch.where(root.most < 0, 1.0, root.most), -1.0)
@@ -175,7 +176,7 @@ def update_priorities_(
         told[PRIORITY_SET] += 1
     # In one call of C code, in the middle of which no signal handler can raise.
     everywhere = torch.arange(state.shape[0], device=device)
-    writes = (tree, seen, state), ((changed,), (others,), (everywhere,)), (values, counts[others], told)
+    writes = (tree, seen, state), ((changed,), (others,), (everywhere,)), (values, marks[others], told)
     collections.deque(map(Tensor.index_put_, *writes), maxlen=0)
 
 

@@ -11,7 +11,9 @@ The first 16 bytes of a row of ``tables[0]`` are its header: the slot word and t
 A packed storage has one table, a storage of columns one for the headers and one a leaf.
 
 **Slot word.** ``count << 2 | live << 1 | busy``: see the ``SLOT_*`` numbers. ``count`` goes up with every whole-record
-write and every clearing, so that ``count - 1``, the generation, never names two records.
+write and every clearing, so that ``count - 1``, the generation, never names two records. A storage that takes up a
+saved state begins an epoch of ``EPOCH_COUNTS`` counts at a random one, ``CONTROL_EPOCH``: a whole-record write on top
+of a count of another epoch goes on from there, as counts that were given out after the save are not known any more.
 
 **Write stamp.** ``sequence << STAMP_SHIFT | patches``. Whole-record writes take the next ``sequence``, by which records
 are ordered. ``patches`` goes up, and wraps, with every partial write, which puts the same word back: a reader who looks
@@ -34,12 +36,14 @@ import torch
 from torch import Tensor
 
 (
-    CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_WRITES, CONTROL_JOURNAL, CONTROL_STAMP, CONTROL_LOCK, CONTROL_CLEARS
-) = range(7)  # fmt: skip
+    CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_WRITES, CONTROL_JOURNAL, CONTROL_STAMP, CONTROL_LOCK, CONTROL_CLEARS,
+    CONTROL_EPOCH,
+) = range(8)  # fmt: skip
 CONTROL_SIZE = 8
 HEADER_BYTES = 16
 SLOT_BUSY, SLOT_LIVE, SLOT_COUNT_SHIFT = 1, 2, 2
 STAMP_SHIFT = 12
+EPOCH_COUNTS = 1 << 48
 
 STRATEGIES = ("random", "recency", "reward", "variance")
 ADVANTAGE_KINDS = ("std", "mean", "leave_one_out")
@@ -327,11 +331,13 @@ def _update_priorities(
     those whose record has another one. If a priority is NaN, infinite or negative, or a slot not one of the storage,
     none is set and ``state`` tells the number of the first such row, plus 1.
 
-    ``tree``: float64, see `priority_tree.PriorityTree`; ``seen``: int64 ``[capacity]``, zero at first, the counts
-    in the slot words of records that have priorities; both belong together. A weight ``(priority + eps) ** alpha``
-    is 0 where ``priority + eps`` is, else within 2**-960 and 2**960, computed by multiplications and additions alone
-    (`power` of ``reference_priorities.py``) and thus the same everywhere. ``rebuild``, or a negative position: look at
-    every row, and compute every weight and node again, as after a change of ``alpha`` or ``eps``.
+    ``tree``: float64, see `priority_tree.PriorityTree`; ``seen``: int64 ``[capacity]``, zero at first, the counts in
+    the slot words that priorities belong to, negative where nothing lived; both belong together.
+
+    A weight ``(priority + eps) ** alpha`` is 0 where ``priority + eps`` is, else within 2**-960 and 2**960. It is
+    computed by multiplications and additions alone (`power` of ``reference_priorities.py``), thus alike everywhere.
+    ``rebuild``, or a negative position: look at every row, and compute every weight and node again, as after a change
+    of ``alpha`` or ``eps``.
 
     ``state``, int64 ``[8]``, zero at first: position, the refused row (stays until somebody puts 0 there), whether any
     weight is positive (0 or 1), rows looked at so far, and calls so far that set priorities.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchrb.persistence import StateReader
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.samplers.priorities import Priorities, bad_priority
 from torchrb.storages.base import Storage
 from torchrb.storages.transfer import moved
 
-_STATE = ("alpha", "beta", "eps", "reduction", "slots", "generations", "priorities")
+_COLUMNS = {"slots": torch.int64, "generations": torch.int64, "priorities": torch.float64}
 REDUCTIONS = ("max", "min", "median", "mean")
 
 
@@ -253,50 +255,41 @@ class PrioritizedSampler(Sampler):
             total = total + values[:, element]
         return total / values.shape[1]
 
-    # --- keeping them
+    # --- saved states
 
     def state_dict(self, storage: Storage) -> dict[str, Any]:
-        """Settings, and the priorities of a storage's records with their handles: copies."""
-        with storage.lock:
-            if storage.tables:
-                kept = self._priorities_of(storage)
-                kept.catch_up(storage, self._weighting)
-                records = kept.snapshot()
-            else:
-                records = dict.fromkeys(("slots", "generations"), torch.empty(0, dtype=torch.int64))
-                records["priorities"] = torch.empty(0, dtype=torch.float64)
+        """Settings, and the priorities of a storage's records with their handles; see `Sampler.state_dict`."""
+        records = {name: torch.empty(0, dtype=dtype, device=storage.device) for name, dtype in _COLUMNS.items()}
+        if storage.tables:
+            kept = self._priorities_of(storage)
+            kept.catch_up(storage, self._weighting)
+            records = kept.snapshot()
         return {"alpha": self.alpha, "beta": self.beta, "eps": self.eps, "reduction": self.reduction, **records}
 
-    def load_state_dict(self, storage: Storage, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave: settings, and the priorities of records that are (again) in the storage;
-        others keep theirs. ValueError or TypeError, with nothing changed, for a state that is none.
+    def plan_load(self, storage: Storage, state: Mapping[str, Any], size: int) -> Callable[[], None]:
+        """Of a saved state: settings, and the priorities of those records that are there again; others are new. See
+        `Sampler.plan_load`.
         """
-        call = "PrioritizedSampler.load_state_dict"
-        missing = [key for key in _STATE if key not in state]
-        if missing:
-            raise ValueError(f"{call}: the state misses {missing}. Load what state_dict() of such a sampler gave.")
-        alpha, beta, eps = (_checked(name, state[name]) for name in ("alpha", "beta", "eps"))
-        if state["reduction"] not in REDUCTIONS:
-            raise ValueError(f"{call}: reduction must be one of {REDUCTIONS}, got {state['reduction']!r}.")
-        slots, generations, priorities = (
-            _of_state(state[name], name, dtype, storage)
-            for name, dtype in (
-                ("slots", torch.int64),
-                ("generations", torch.int64),
-                ("priorities", torch.float64),
-            )  # fmt: skip
-        )
-        if not slots.shape == generations.shape == priorities.shape:
-            raise ValueError(f"{call}: slots, generations and priorities must be of one length.")
-        with storage.lock:
+        reader = StateReader(state, f"load: {type(self).__name__}")
+        weighting = _checked("alpha", reader.real("alpha")), _checked("eps", reader.real("eps"))
+        beta, reduction = _checked("beta", reader.real("beta")), reader.text("reduction")
+        if reduction not in REDUCTIONS:
+            raise reader.refuse("reduction", f"one of {REDUCTIONS}")
+        slots = reader.tensor("slots", torch.int64, None)
+        columns = [reader.tensor(name, dtype, slots.shape[0]) for name, dtype in _COLUMNS.items()]
+        if bool((slots < 0).any()) or bool((slots >= size).any()):
+            raise reader.refuse("slots", f"slots below {size}")
+        if not bool(((columns[2] >= 0) & (columns[2] < torch.inf)).all()):
+            raise reader.refuse("priorities", "finite numbers of at least 0")
+        self._check_fits(storage)
+        slots, generations, priorities = (column.to(storage.device, copy=True) for column in columns)
+
+        def put() -> None:
+            self._weighting, self._beta, self._reduction = weighting, beta, reduction
             if storage.tables:
-                weighting = (alpha, eps)
-                kept = self._priorities_of(storage)
-                kept.set(storage, weighting, slots, generations, priorities, call)
-                self._weighting = weighting
-            else:
-                self._weighting = (alpha, eps)
-            self._beta, self._reduction = beta, state["reduction"]
+                self._priorities_of(storage).set(storage, weighting, slots, generations, priorities, "load")
+
+        return put
 
     def _storage_or(self, storage: Storage | None, call: str) -> Storage:
         if storage is None:
@@ -312,19 +305,23 @@ class PrioritizedSampler(Sampler):
             return self._last[1]
         kept = self._kept.get(storage)
         if kept is None:
-            if getattr(storage, "bounded", True) and storage.max_size > self.max_capacity:
-                raise ValueError(
-                    f"PrioritizedSampler: max_capacity must be at least the storage's, got {self.max_capacity} and "
-                    f"{storage.max_size} records."
-                )
-            if self.device is not None and self.device.type != storage.device.type:
-                raise ValueError(
-                    f"PrioritizedSampler: priorities lie where the records do, got device={str(self.device)!r} and a "
-                    f"storage on {str(storage.device)!r}. Leave device out."
-                )
+            self._check_fits(storage)
             kept = self._kept[storage] = Priorities(storage)
         self._last = weakref.ref(storage), kept
         return kept
+
+    def _check_fits(self, storage: Storage) -> None:
+        """ValueError for a storage that this sampler is not made for."""
+        if getattr(storage, "bounded", True) and storage.max_size > self.max_capacity:
+            raise ValueError(
+                f"PrioritizedSampler: max_capacity must be at least the storage's, got {self.max_capacity} and "
+                f"{storage.max_size} records."
+            )
+        if self.device is not None and self.device.type != storage.device.type:
+            raise ValueError(
+                f"PrioritizedSampler: priorities lie where the records do, got device={str(self.device)!r} and a "
+                f"storage on {str(storage.device)!r}. Leave device out."
+            )
 
     def __repr__(self) -> str:
         return (
@@ -341,15 +338,6 @@ def _checked(name: str, value: float) -> float:
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"PrioritizedSampler: {name} must be a finite number of at least 0, got {value!r}.")
     return number
-
-
-def _of_state(value: Any, name: str, dtype: torch.dtype, storage: Storage) -> Tensor:
-    """A tensor of a state on the storage's device, or TypeError."""
-    if not isinstance(value, Tensor) or value.dtype != dtype or value.dim() != 1:
-        raise TypeError(
-            f"PrioritizedSampler.load_state_dict: {name} must be a tensor of one dimension and {dtype}, got {value!r}."
-        )
-    return moved(value, storage.device).contiguous()
 
 
 def _fits(value: Any, dtypes: tuple[torch.dtype, ...], device: torch.device) -> bool:

@@ -78,7 +78,7 @@ class SamplerWithoutReplacement(Sampler):
                 "Draw outside of the graph, or use RandomSampler."
             )
         require_records(storage)
-        stored, fewest = len(storage), batch_size if self.drop_last else 1
+        stored, fewest = storage.num_drawable, batch_size if self.drop_last else 1
         if stored < fewest:
             raise ValueError(
                 f"SamplerWithoutReplacement: with drop_last a batch must fit into a pass, got batch_size={batch_size} "
@@ -87,7 +87,7 @@ class SamplerWithoutReplacement(Sampler):
         seed = take_seed(generator, storage) if self.shuffle else None
         current = self._pass_over(storage)
         if current is None or current.left < fewest:
-            current = _Pass(stored, storage.num_clears, None if seed is None else seed.clone())
+            current = _Pass(stored, storage.num_clears, None if seed is None else seed.clone(), storage.drawable())
         slots = current.take(min(batch_size, current.left), storage)
         self._passes[storage] = current
         self._ran_out = current.left < fewest
@@ -114,10 +114,13 @@ class SamplerWithoutReplacement(Sampler):
 
 
 class _Pass:
-    """An order of the slots below ``size``, computed a block at a time; without a seed they ascend."""
+    """An order of the slots below ``size``, or of so many ``members``, computed a block at a time; without a seed they
+    ascend.
+    """
 
-    def __init__(self, size: int, num_clears: int, seed: Tensor | None) -> None:
+    def __init__(self, size: int, num_clears: int, seed: Tensor | None, members: Tensor | None) -> None:
         self.size, self.num_clears, self.drawn = size, num_clears, 0
+        self._members = members
         self._seed = seed
         self._block, self._begin = torch.empty(0, dtype=torch.int64), 0  # computed slots, and the place of the first
 
@@ -138,4 +141,4 @@ class _Pass:
                 self._block, self._begin = block, self.drawn
             slots = self._block[self.drawn - self._begin : self.drawn - self._begin + num].clone()  # the user's own
         self.drawn += num
-        return slots
+        return slots if self._members is None else self._members[slots]
