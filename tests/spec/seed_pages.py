@@ -84,6 +84,7 @@ NAMES = (
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
+    "PrioritizedSampler",
     "RandomSampler",
     "TensorDictReplayBuffer",
     "TensorStorage",
@@ -122,4 +123,4 @@ LATER_PARAMETERS = (
     "transport_options",
     "use_ray_service",
 )
-LATER_NAMES = ("PrioritizedSampler", "traj")
+LATER_NAMES = ("traj",)

@@ -147,7 +147,8 @@ def update_priorities_(
     marks = torch.where(live, counts, -counts)
     others = noted[seen[noted] != marks[noted]]
     kept[others] = -1.0
-    _, _, root = _ascend(tree, place, others, kept[others], torch.zeros_like(kept[others]))
+    left = noted if rebuild else others  # before a rebuild nothing above the rows need be right
+    _, _, root = _ascend(tree, place, left, kept[left], torch.zeros_like(kept[left]))
     kept[others] = torch.where(live[others], torch.where(root.most < 0, 1.0, root.most), -1.0)
 
     # Set.
