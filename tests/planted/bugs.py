@@ -333,4 +333,45 @@ BUGS = [
         "if rest or not other:", "if not other:",
         "test_a_bad_draw_says_what_was_expected",
     ),
+    Bug(
+        1, "priorities that come with data are looked at when it is written", "buffer/tensordict.py",
+        "        sampler.check(priorities, call)\n", "",
+        "test_a_bad_priority_changes_nothing_whichever_way_it_comes",
+    ),
+    Bug(
+        1, "of an update with a bad priority the good ones are set", _REFERENCE,
+        "    if not refused.shape[0]:\n", "    slots, wanted = slots[wanted >= 0], wanted[wanted >= 0]\n    if True:\n",
+        "test_a_bad_priority_changes_nothing_whichever_way_it_comes",
+    ),
+    Bug(
+        3, "a late update reaches whatever record is there", "buffer/tensordict.py",
+        "sampler.reduced(priority, one, call), generation=generation)", "sampler.reduced(priority, one, call))",
+        "test_a_late_update_leaves_the_next_record_alone",
+    ),
+    Bug(
+        4, "a new record keeps its predecessor's priority", _REFERENCE,
+        "others = noted[seen[noted] != marks[noted]]", "others = noted[(seen[noted] > 0) != (marks[noted] > 0)]",
+        "test_a_record_that_is_written_whole_is_another_one",
+    ),
+    Bug(
+        4, "a record that is changed in part counts as a new one", _REFERENCE,
+        "others = noted[seen[noted] != marks[noted]]", "others = noted",
+        "test_a_record_that_is_changed_in_part_keeps_its_priority",
+    ),
+    Bug(
+        5, "writes that nothing was drawn between count as one", "buffer/priorities.py",
+        "                self._sampler.heed(self._drawn_from)\n                return slots, generations\n",
+        "                return slots, generations\n",
+        "test_each_write_counts_by_itself_whether_or_not_something_is_drawn_between",
+    ),
+    Bug(
+        5, "priorities are weighted by torch's own power", _REFERENCE,
+        "safe if exponent == 1.0 else exp2(log2(safe) * exponent)", "safe.float().pow(exponent).double()",
+        "test_draws_and_weights_are_the_pinned_ones",
+    ),
+    Bug(
+        7, "every update looks at all rows", "samplers/priorities.py",
+        "rebuild = self._weighting is not weighting and self._weighting != weighting", "rebuild = True",
+        "test_only_rows_written_since_are_looked_at",
+    ),
 ]  # fmt: skip

@@ -27,9 +27,9 @@ class Reading(Parts):
         """Draw a batch with the sampler, and transform it.
 
         ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
-        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
-        RuntimeError when the storage is empty, when no record is left with ``consume_after_n_samples``, or when no
-        batch size is known.
+        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells,
+        as a `PrioritizedSampler` does ``"priority_weight"``. RuntimeError when the storage is empty, when no record is
+        left with ``consume_after_n_samples``, or when no batch size is known.
         """
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
@@ -78,6 +78,8 @@ class Reading(Parts):
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
+        if sampler.keeps_priorities:
+            info |= drawn
         return Draw(data, info, drawn)
 
     def _scene(self, num: int) -> Scene:
