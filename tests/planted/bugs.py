@@ -202,6 +202,46 @@ BUGS = [
         "test_draws_are_the_pinned_ones",
     ),
     Bug(
+        5, "an early batch is handed over whatever was written meanwhile", "prefetch.py",
+        "not self.scene.same(scene) or storage.moment() != self.moment:", "not self.scene.same(scene):",
+        "test_no_depth_changes_a_sample_or_what_comes_after_it",
+    ),
+    Bug(
+        5, "an early batch is handed over whatever the generator was seeded with", "prefetch.py",
+        " or not torch.equal(numbers, generator.get_state())", "",
+        "test_no_depth_changes_a_sample_or_what_comes_after_it",
+    ),
+    Bug(
+        5, "an early batch is handed over wherever the sampler is by now", "prefetch.py",
+        "sampler != scene.sampler.moment(storage) or ", "",
+        "test_no_depth_changes_a_sample_or_what_comes_after_it",
+    ),
+    Bug(
+        5, "transforms that take random numbers run ahead", "prefetch.py",
+        "not any(moved) and not _any_on_gpu(data)", "not _any_on_gpu(data)",
+        "test_transforms_take_the_random_numbers_that_they_take_without",
+    ),
+    Bug(
+        5, "transforms run ahead with parameters of the past", "prefetch.py",
+        "if self.transforms and self.modules != _modules(scene.steps):", "if False:",
+        "test_transforms_have_the_parameters_of_their_call",
+    ),
+    Bug(
+        5, "the generator stays where it was when a batch came early", "prefetch.py",
+        "        generator.set_state(first.behind[1])\n", "",
+        "test_a_sample_that_was_drawn_ahead_leaves_everything_as_the_draw_would",
+    ),
+    Bug(
+        5, "a pass stays where it was when a batch came early", "samplers/without_replacement.py",
+        "self._passes[storage], self._ran_out = fork._passes[storage], fork._ran_out", "pass",
+        "test_a_sample_that_was_drawn_ahead_leaves_everything_as_the_draw_would",
+    ),
+    Bug(
+        5, "a sampler moves on with what is drawn ahead", "samplers/without_replacement.py",
+        "fork._passes[storage] = copy.copy(current)", "fork._passes[storage] = current",
+        "test_a_sample_that_was_drawn_ahead_leaves_everything_as_the_draw_would",
+    ),
+    Bug(
         6, "rewards are ranked by a float32 copy", _REFERENCE,
         "    wide = rewards.to(torch.float64)\n", "    wide = rewards.to(torch.float32).to(torch.float64)\n",
         "test_reward_ranks_every_pair_of_values_exactly",

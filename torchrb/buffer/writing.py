@@ -41,6 +41,8 @@ class Writing(Parts):
         """Remove every record and go back to slot 0; handles to removed records stay stale for ever."""
         self._writer.check_writable("empty")
         self._storage.clear(empty_write_count)
+        if self._early is not None:
+            self._early.drop()
 
     def update_if_present(
         self,

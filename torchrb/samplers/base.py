@@ -38,6 +38,25 @@ class Sampler(ABC):
         """Counters for `ReplayBuffer.stats`."""
         return {}
 
+    # --- draws ahead of their calls (see `torchrb.prefetch`)
+
+    def fork(self, storage: Storage) -> Sampler | None:
+        """A sampler that draws from the storage what this one would, and of whose draws this one knows nothing until it
+        is told to `follow`: itself, for one that no draw changes. None, as here: batches cannot be drawn ahead, and
+        prefetching buffers draw when they are asked. The caller of these three holds the storage's lock.
+        """
+        return None
+
+    def follow(self, fork: Sampler, storage: Storage) -> None:
+        """Be where a fork of this sampler was left by its draws."""
+        return None
+
+    def moment(self, storage: Storage) -> tuple[Any, ...]:
+        """Equal at two times, and of two forks, only if they would draw the same, what is stored being the same. Here:
+        all attributes that are numbers, strings and the like.
+        """
+        return tuple((name, value) for name, value in vars(self).items() if _plain(value))
+
     # --- saved states
 
     def state_dict(self, storage: Storage) -> dict[str, Any]:
@@ -69,6 +88,10 @@ class Sampler(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float | str | None) or (isinstance(value, tuple) and all(map(_plain, value)))
 
 
 def take_seed(generator: torch.Generator | None, storage: Storage) -> Tensor:

@@ -136,6 +136,10 @@ class LazyTensorStorage(Storage):
     def tables(self) -> list[Tensor]:
         return self._records.tables
 
+    def moment(self) -> tuple[int, ...]:
+        # Tensors that were adopted their user may write too.
+        return *super().moment(), *(0 if leaf.is_inference() else leaf._version for leaf in self._adopted)
+
     # --- writing
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
