@@ -218,7 +218,7 @@ PARTS = {
     "a capacity of text": Bad(lambda rb: ListStorage("9"), ValueError, ("ListStorage", "max_size", "'9'")),
     "two dimensions": Bad(lambda rb: LazyTensorStorage(9, ndim=0), ValueError, ("ndim", "from 1 on", "0")),
     "a layout": Bad(lambda rb: LazyTensorStorage(9, layout="rows"), ValueError, ("layout", "'packed'", "'rows'")),
-    "a stack dimension": Bad(lambda rb: LazyStackStorage(9, stack_dim=1), ValueError, ("stack_dim", "1")),
+    "a stack dimension": Bad(lambda rb: LazyStackStorage(9, stack_dim="1"), ValueError, ("stack_dim", "'1'")),
     "rows of another number": Bad(lambda rb: TensorStorage(rows(3), max_size=4), ValueError, ("max_size", "3", "4")),
     "tensors of unequal length": Bad(
         lambda rb: TensorStorage({"a": torch.zeros(2), "b": torch.zeros(3)}),

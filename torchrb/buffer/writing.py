@@ -9,7 +9,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from torchrb import updates
-from torchrb.buffer.parts import Parts
+from torchrb.buffer.priorities import Priorities
 from torchrb.storages import ListStorage
 from torchrb.storages.cells import records_first
 from torchrb.writers.base import as_rows
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class Writing(Parts):
+class Writing(Priorities):
     """Records go in whole, in part, or only where they are still there."""
 
     def add(self, data: Any) -> int | Tensor:
         """Write one record, after the inverse transforms; returns its slot (in a storage of several dimensions the
         index of each of its cells, int64 ``[cells, ndim]``).
         """
+        if self._sampler.keeps_priorities:
+            return self._add_with_priority(self._transform.inv(data))
         return self._writer.add(self._transform.inv(data))
 
     def extend(
@@ -34,8 +36,9 @@ class Writing(Parts):
 
         ``data``: a tensordict, tensor, tuple or dict of tensors with a first dimension, or a list of records.
         Returns the slots, int64 ``[n]``; with ``return_generations`` also the generation that each row got, so that
-        (slot, generation) names that very row even where a batch wraps over itself. ``update_priority`` has no effect
-        with samplers that keep no priorities. KeyError or ValueError, with nothing written, for fields, shapes or
+        (slot, generation) names that very row even where a batch wraps over itself. ``update_priority``: whether, with
+        a `PrioritizedSampler`, records take their priorities from the data of a `TensorDictReplayBuffer`, where that
+        has its ``priority_key``; None is True. KeyError or ValueError, with nothing written, for fields, shapes or
         dtypes that are not those of the storage.
 
         With ``dim_extend=d`` the records of a batch lie along dimension ``d``, as in ``[B, T, ...]`` with ``d=1``; a
@@ -43,14 +46,22 @@ class Writing(Parts):
         int64 ``[n, ndim]``, and generations ``[n]``.
         """
         if not self._flat:
-            return self._extend_along(self.dim_extend, data, return_generations)
-        slots, generations = self._writer.append(self._transform.inv(data))
+            return self._extend_along(data, update_priority, return_generations)
+        if self._sampler.keeps_priorities:
+            slots, generations = self._append_with_priorities(self._transform.inv(data), update_priority)
+        else:
+            slots, generations = self._writer.append(self._transform.inv(data))
         return (slots, generations) if return_generations else slots
 
-    def _extend_along(self, dim: int, data: Any, return_generations: bool) -> Tensor | tuple[Tensor, Tensor]:
+    def _extend_along(
+        self, data: Any, update_priority: bool | None, return_generations: bool
+    ) -> Tensor | tuple[Tensor, Tensor]:
         storage = self._storage
-        data = records_first(self._transform.inv(data), dim, storage)
-        slots, generations = self._writer.append(data)
+        data = records_first(self._transform.inv(data), self.dim_extend, storage)
+        if self._sampler.keeps_priorities:
+            slots, generations = self._append_with_priorities(data, update_priority)
+        else:
+            slots, generations = self._writer.append(data)
         index = as_rows(storage, slots)
         return (index, generations) if return_generations else index
 
@@ -58,6 +69,8 @@ class Writing(Parts):
         """Remove every record and go back to slot 0; handles to removed records stay stale for ever."""
         self._writer.check_writable("empty")
         self._storage.clear(empty_write_count)
+        if self._early is not None:
+            self._early.drop()
 
     def update_if_present(
         self,
@@ -146,3 +159,5 @@ class Writing(Parts):
     def _overwrite(self, index: Any, data: Any) -> None:
         self._writer.check_writable("ReplayBuffer[...] =")
         self._storage.set(index, self._writer.prepared(data), dim=self.dim_extend)
+        if self._sampler.keeps_priorities:
+            self._heed()

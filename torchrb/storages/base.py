@@ -133,6 +133,10 @@ class Storage(Saving):
         """How often what was stored has been cleared: after that, slots are given out anew."""
         return int(self._counters[CONTROL_CLEARS])
 
+    def moment(self) -> tuple[int, ...]:
+        """Equal at two times only if nothing was written in between; on a GPU the host waits for it."""
+        return self.journal_position, self.num_clears
+
     @property
     def num_drawable(self) -> int:
         """How many records a sampler may draw: here, all."""
@@ -249,6 +253,15 @@ class Storage(Saving):
     def generations(self, slots: Tensor) -> Tensor:
         """Generations of slots on the storage's device, any shape; -1 for one never written or out of range."""
         return generations_at(self.tables, slots) if self.tables else torch.full_like(slots, -1)
+
+    @property
+    def asked_size(self) -> int:
+        """The capacity that was asked for: `max_size`, before it was rounded up to whole records of cells."""
+        return self.max_size
+
+    def rows_of(self, index: Any, call: str) -> Any:
+        """The inverse of `coordinates`, of an index as users have it."""
+        return index
 
     def coordinates(self, slots: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Slots as their user gets them: a tuple, when there are several dimensions."""

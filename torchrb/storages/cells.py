@@ -180,6 +180,10 @@ class CellStorage(Storage):
     def max_size(self, size: int) -> None:
         self._asked_size = size
 
+    @property
+    def asked_size(self) -> int:
+        return self._asked_size
+
     def _capacity_for(self, cells: torch.Size) -> int:
         """Rows for as many whole records as take the size asked for."""
         num = cells.numel()
@@ -243,7 +247,33 @@ class CellStorage(Storage):
                 f"{call}: with ndim={self.ndim} index and generation must have the same shape, where slots are meant, "
                 f"or index a last dimension of {self.ndim} coordinates more, got {[*index.shape]} and {[*asked]}."
             )
-        places = index.reshape(-1, self.ndim)
+        rows = self._rows_at(index.reshape(-1, self.ndim), call)
+        return Handles(rows, generation.reshape(-1), rows.shape, asked, False)
+
+    def rows_of(self, index: Any, call: str) -> Any:
+        """The row of each cell, int64 ``[n]``: the inverse of `coordinates`. ``index``: a tuple of ``ndim`` tensors, or
+        one tensor ``[..., ndim]``. ValueError for another one; IndexError, on a CPU, outside of a record.
+        """
+        if self.ndim == 1:
+            return index
+        if isinstance(index, tuple):
+            index = torch.stack(torch.broadcast_tensors(*map(torch.as_tensor, index)), -1)
+        places = torch.as_tensor(index, device=self.device)
+        if (
+            not places.dim()
+            or places.shape[-1] != self.ndim
+            or places.is_floating_point()
+            or places.dtype == torch.bool
+        ):
+            raise ValueError(
+                f"{call}: with ndim={self.ndim} an index names cells, by a tuple of {self.ndim} integer tensors or by "
+                f"one whose last dimension has them, got {[*places.shape]} of {places.dtype}."
+            )
+        return self._rows_at(places.reshape(-1, self.ndim).to(torch.int64), call)
+
+    def _rows_at(self, places: Tensor, call: str) -> Tensor:
+        """The rows of cells ``[n, ndim]``; -1 for a slot that there is not, and, on a GPU, outside of a record."""
+        cells = self.cells
         slots, *inner = places.unbind(-1)
         place, inside = torch.zeros_like(slots), torch.ones_like(slots, dtype=torch.bool)
         for at, size in zip(inner, cells, strict=True):
@@ -253,8 +283,7 @@ class CellStorage(Storage):
             wrong = places[~inside][0].tolist()
             raise IndexError(f"{call}: index {wrong} is outside of its record, which has cells {[*cells]}.")
         first = self.first_rows(slots)
-        rows = torch.where(inside & (first >= 0), first + place, -1)
-        return Handles(rows, generation.reshape(-1), rows.shape, asked, False)
+        return torch.where(inside & (first >= 0), first + place, -1)
 
     def place(self, data: Any, choose: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         if self.ndim > 1:

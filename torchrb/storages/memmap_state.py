@@ -49,7 +49,8 @@ def plan(storage: LazyMemmapStorage, reader: StateReader, counters: Counters) ->
     capacity = storage._room_for(reader)
     saved = tensor_state.SavedRows(reader, length, capacity, None)
     structure = storage.structure
-    tensor_state.check_fields(storage, saved, counters, reader)
+    saved.require_fields_of(structure, reader.call)
+    saved.require_cells_of(storage, counters)
     if not length:
         return PlannedRows(lambda: _copy_rows(storage.tables, [], 0, before), storage.journal, False)
     check_headers(saved.headers(length), counters, reader.call)

@@ -21,7 +21,7 @@ from torchrb.storages.cells import CellStructure, saved_cells, structure_with
 from torchrb.storages.memory import zeros
 from torchrb.storages.records import LeafSpec, RecordTable
 from torchrb.storages.saving import Counters, PlannedRows, check_headers, new_headers_of, segments_of
-from torchrb.storages.structure import Structure, numbers_of, structure_of
+from torchrb.storages.structure import Structure, numbers_of, shown, structure_of
 
 if TYPE_CHECKING:
     from torchrb.storages.tensor import LazyTensorStorage
@@ -86,7 +86,7 @@ class SavedRows:
     """
 
     def __init__(self, reader: StateReader, length: int, capacity: int, placed: Any) -> None:
-        call = reader.call
+        call = self._call = reader.call
         self.example = None
         if reader.any("example") is not None:
             self.example = persistence.restored(reader.any("example"), f"{call}: 'example'")
@@ -146,6 +146,36 @@ class SavedRows:
                 inside = slots < length
                 self.tables[place][slots[inside]] = rows[inside].to(_CPU)
 
+    def require_fields_of(self, structure: Structure | None, call: str) -> None:
+        """ValueError or KeyError where a storage that knows its structure has other fields."""
+        if structure is None or self.structure is None:
+            return
+        expected, got = _fields_of(structure), _fields_of(self.structure)
+        if expected != got:
+            raise ValueError(
+                f"{call}: the saved state is of records of other fields: expected {_shown(expected)}, as the storage "
+                f"has, got {_shown(got)}. Load it into a new storage."
+            )
+        rows = structure.cell if isinstance(structure, CellStructure) else structure
+        rows.flatten(self.example, _CPU, call)  # and the same containers
+
+    def require_cells_of(self, storage: LazyTensorStorage, counters: Counters) -> None:
+        """ValueError where the records have other cells than those of a storage, or are not whole."""
+        if self.structure is None:
+            return
+        cells, num, length = self.cells, self.cells.numel(), counters.length
+        if len(cells) + 1 != storage.ndim or storage.cells not in (torch.Size(), cells):
+            expected = f"cells {[*storage.cells]}" if storage.cells else f"ndim={storage.ndim}"
+            raise ValueError(
+                f"{self._call}: the saved state has records of cells {[*cells]}, that is ndim={len(cells) + 1}, and "
+                f"this storage has {expected}. Load it into one like that which saved it."
+            )
+        if not cells or not length:
+            return
+        words = self.headers(length)[:, 0]
+        if counters.cursor % num or length % num or not bool((words.view(-1, num) == words[::num, None]).all()):
+            raise ValueError(f"{self._call}: the saved state has records of which some cells are missing or others.")
+
     def headers(self, length: int) -> Tensor:
         """Words and stamps, int64 ``[length, 2]``."""
         return self.tables[0][:length, :HEADER_BYTES].contiguous().view(torch.int64)
@@ -164,6 +194,15 @@ class SavedRows:
         return made
 
 
+def _fields_of(structure: Structure) -> dict[tuple, tuple | None]:
+    return {leaf.key: leaf[1:] for leaf in structure.leaves} | dict.fromkeys(structure.object_keys)
+
+
+def _shown(fields: dict[tuple, tuple | None]) -> str:
+    kinds = ((key, "no tensor" if kind is None else f"{kind[0]} {[*kind[1]]}") for key, kind in fields.items())
+    return ", ".join(f"{shown(key)!r} {kind}" for key, kind in kinds)
+
+
 def _learned(cells: torch.Size, example: Any, call: str) -> Structure:
     try:
         return structure_with(cells, example, _CPU, call)
@@ -176,7 +215,8 @@ def plan(storage: LazyTensorStorage, reader: StateReader, counters: Counters, pl
     length, capacity = counters.length, storage._room_for(reader)
     saved = SavedRows(reader, length, capacity, placed)
     structure = storage.structure
-    check_fields(storage, saved, counters, reader)
+    saved.require_fields_of(structure, reader.call)
+    saved.require_cells_of(storage, counters)
     if not length:
         return PlannedRows(_forgetting(storage), storage.journal, False)
     check_headers(saved.headers(length), counters, reader.call)
@@ -207,36 +247,6 @@ def plan(storage: LazyTensorStorage, reader: StateReader, counters: Counters, pl
         storage.structure = structure
 
     return PlannedRows(put, storage.journal, tables is saved.tables)
-
-
-def check_fields(storage: LazyTensorStorage, saved: SavedRows, counters: Counters, reader: StateReader) -> None:
-    """ValueError or KeyError where a storage keeps other records than those that were saved."""
-    if saved.example is None:
-        return
-    _check_cells(storage, saved, counters, reader)
-    structure = storage.structure
-    if structure is None:
-        return
-    rows = structure.cell if isinstance(structure, CellStructure) else structure
-    rows.flatten(saved.example, storage.device, reader.call)
-    if len(structure.leaves) != len(saved.leaves):
-        raise ValueError(f"{reader.call}: the saved state has other fields.")
-
-
-def _check_cells(storage: LazyTensorStorage, saved: SavedRows, counters: Counters, reader: StateReader) -> None:
-    """ValueError where the saved records have other cells than those of a storage, or are not whole."""
-    cells, num = saved.cells, saved.cells.numel()
-    if len(cells) + 1 != storage.ndim or storage.cells not in (torch.Size(), cells):
-        expected = f"cells {[*storage.cells]}" if storage.cells else f"ndim={storage.ndim}"
-        raise ValueError(
-            f"{reader.call}: the saved state has records of cells {[*cells]}, that is ndim={len(cells) + 1}, and this "
-            f"storage has {expected}. Load it into one like that which saved it."
-        )
-    if cells and counters.length:
-        words = saved.headers(counters.length)[:, 0] if counters.length % num == 0 else torch.arange(num)
-        words = words.view(-1, num)
-        if counters.cursor % num or not bool((words == words[:, :1]).all()):
-            raise ValueError(f"{reader.call}: the saved state has records of which some cells are missing or others.")
 
 
 def _ordered(saved: SavedRows, structure: Structure) -> list[list[Any]]:
