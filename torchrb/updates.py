@@ -99,13 +99,14 @@ def plan(
         raise RuntimeError(
             f"{_CALL}: {type(storage).__name__} does not support conditional updates. Use LazyTensorStorage."
         )
-    if storage.ndim > 1 and isinstance(index, tuple):
-        index = torch.stack(torch.broadcast_tensors(*(_integers("index", part) for part in index)), -1)
-    index, generation = _integers("index", index), _integers("generation", generation)
     handles, shape = None, None
     if storage.ndim > 1:
-        handles = storage.handles(moved(index, storage.device), moved(generation, storage.device), _CALL)
+        if isinstance(index, tuple):
+            index = torch.stack(torch.broadcast_tensors(*(_integers("index", part) for part in index)), -1)
+        places = moved(_integers("index", index), storage.device)
+        handles = storage.handles(places, moved(_integers("generation", generation), storage.device), _CALL)
         index, generation, shape = handles.rows, handles.generations, handles.shape
+    index, generation = _integers("index", index), _integers("generation", generation)
     if index.shape != generation.shape:
         raise ValueError(
             f"{_CALL}: index and generation must have the same shape, got {[*index.shape]} and {[*generation.shape]}."

@@ -105,8 +105,10 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def _finished(self, data: Any, info: Mapping[str, Any]) -> Any:
         if isinstance(data, TensorDictBase):
             for key, value in info.items():
-                parts = [_along(part, data) for part in (value if type(value) is tuple else (value,))]
-                data.set(key, torch.stack(parts, -1) if type(value) is tuple else parts[0])
+                if type(value) is tuple:
+                    data.set(key, torch.stack([_along(part, data) for part in value], -1))
+                else:
+                    data.set(key, value if value.dim() == data.batch_dims else _along(value, data))
         return data
 
 

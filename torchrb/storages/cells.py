@@ -7,6 +7,9 @@ dimension: a draw of cells reads these only, and patches of two cells of one rec
 
 What makes a record of its cells: they are written, renewed and retired together, whichever call does it, so that all of
 them have one generation, that of the record. A write to some of them is a write to a part of the record.
+
+So a draw of cells costs what one of rows costs, and their coordinates; a cell has a header of 16 bytes. A batch whose
+records lie along another dimension than the first is copied once more on its way in.
 """
 
 from __future__ import annotations
