@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the bottom up. A room may import any room of a lower layer, itself, and the siblings that an arrow leads to.
 LAYERS = [
     {"ops"},
-    {"storages", "transforms", "generations", "journal", "groups"},
-    {"writers", "samplers", "selection", "advantages"},
-    {"buffer", "updates", "collate"},
-    {"query", "persistence", "services"},
+    {"storages", "transforms", "generations", "journal", "groups", "trajectories"},
+    {"writers", "samplers", "selection", "advantages", "sample_unit"},
+    {"buffer", "updates", "collate", "query"},
+    {"persistence", "services"},
 ]
 ARROWS = {
     ("storages", "generations"),
@@ -31,9 +31,13 @@ ARROWS = {
     ("groups", "generations"),
     ("groups", "journal"),
     ("groups", "storages"),
+    ("trajectories", "generations"),
+    ("trajectories", "journal"),
+    ("trajectories", "storages"),
     ("samplers", "selection"),
     ("buffer", "updates"),
     ("buffer", "collate"),
+    ("buffer", "query"),
 }
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 EDGE = len(LAYERS) - 1
@@ -188,7 +192,7 @@ def plant(root: Path, name: str, text: str) -> Path:
         ("journal.py", "def f():\n    from torchrb import groups\n", "journal imports its sibling groups"),
         ("selection/strategies.py", "from torchrb.samplers import base\n", "selection imports its sibling samplers"),
         ("updates.py", "import torchrb.buffer\n", "updates imports its sibling buffer"),
-        ("query.py", "import torchrb.services\n", "query imports its sibling services"),
+        ("persistence/disk.py", "import torchrb.services\n", "persistence imports its sibling services"),
         ("writers/base.py", "from torchrb import ReplayBuffer\n", "from the top of the package"),
         ("writers/base.py", "import torchrb\n", "from the top of the package"),
         ("ops/schemas.py", "import tensordict\n", "ops know torch only"),

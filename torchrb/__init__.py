@@ -1,8 +1,9 @@
 """A replay buffer that lives where the learner lives: groups of rollouts, drawn and patched on the device.
 
 Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
-`LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`. Writers:
-`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`. Transforms: `Compose`. Groups to gradients:
+`LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`, `SliceSampler`,
+`SliceSamplerWithoutReplacement`. Writers: `RoundRobinWriter`, `TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`.
+Transforms: `Compose`. Sample units: `Transition`, `Sequence`. Queries: `traj`, `Trajectory`. Groups to gradients:
 `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a device.
 """
 
@@ -10,10 +11,20 @@ from torchrb.advantages import group_advantages as group_advantages
 from torchrb.buffer import ReplayBuffer as ReplayBuffer
 from torchrb.buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
 from torchrb.ops import backend_of as backend_of
+from torchrb.query import Trajectory as Trajectory
+from torchrb.query import TrajectoryPredicate as TrajectoryPredicate
+from torchrb.query import filter_trajectories as filter_trajectories
+from torchrb.query import iter_trajectories as iter_trajectories
+from torchrb.query import traj as traj
+from torchrb.sample_unit import SampleUnit as SampleUnit
+from torchrb.sample_unit import Sequence as Sequence
+from torchrb.sample_unit import Transition as Transition
 from torchrb.samplers import PromptGroupSampler as PromptGroupSampler
 from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
 from torchrb.samplers import SamplerWithoutReplacement as SamplerWithoutReplacement
+from torchrb.samplers import SliceSampler as SliceSampler
+from torchrb.samplers import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
 from torchrb.selection import MCAdvantageSelector as MCAdvantageSelector
 from torchrb.storages import LazyStackStorage as LazyStackStorage
 from torchrb.storages import LazyTensorStorage as LazyTensorStorage
@@ -41,13 +52,23 @@ __all__ = [
     "RandomSampler",
     "ReplayBuffer",
     "RoundRobinWriter",
+    "SampleUnit",
     "Sampler",
     "SamplerWithoutReplacement",
+    "SliceSampler",
+    "SliceSamplerWithoutReplacement",
+    "Sequence",
     "Storage",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
+    "Trajectory",
+    "TrajectoryPredicate",
+    "Transition",
     "Writer",
     "backend_of",
+    "filter_trajectories",
     "group_advantages",
+    "iter_trajectories",
+    "traj",
 ]

@@ -33,8 +33,8 @@ NOW: dict[str, dict[str, str]] = {
     },
     "ReplayBuffer": {
         "__init__": (
-            "*, storage=None, sampler=None, writer=None, collate_fn=None, transform=None, transform_factory=None,"
-            " batch_size=None, generator=None, shared=False"
+            "*, storage=None, sampler=None, sample_unit=None, writer=None, collate_fn=None, transform=None,"
+            " transform_factory=None, batch_size=None, generator=None, shared=False"
         ),
         "add": "data",
         "append_transform": "transform, *, invert=False",
@@ -43,6 +43,7 @@ NOW: dict[str, dict[str, str]] = {
         "extend": "data, *, update_priority=None",
         "insert_transform": "index, transform, *, invert=False",
         "next": "",
+        "query": "predicate=None, *, trajectory_key=None",
         "read_all_in_order": "end=None",
         "sample": "batch_size=None, return_info=False",
         "sampler": PROPERTY,
@@ -99,7 +100,6 @@ LATER: dict[str, dict[str, str]] = {
         "is_alive": PROPERTY,
         "load": "*args, **kwargs",
         "loads": "path",
-        "query": "predicate=None, *, trajectory_key=None",
         "register_load_hook": "hook",
         "register_save_hook": "hook",
         "save": "*args, **kwargs",
@@ -109,7 +109,6 @@ LATER: dict[str, dict[str, str]] = {
     },
 }
 LATER_PARAMETERS = (
-    "sample_unit",
     "pin_memory",
     "prefetch",
     "dim_extend",
@@ -122,4 +121,4 @@ LATER_PARAMETERS = (
     "transport_options",
     "use_ray_service",
 )
-LATER_NAMES = ("LazyMemmapStorage", "PrioritizedSampler", "traj")
+LATER_NAMES = ("LazyMemmapStorage", "PrioritizedSampler")

@@ -9,6 +9,7 @@ import torch
 
 from torchrb import transforms
 from torchrb.collate import stack_records
+from torchrb.sample_unit import SampleUnit, checked_unit
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
 from torchrb.transforms import Compose, Transform
@@ -29,6 +30,7 @@ class Parts:
         *,
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
+        sample_unit: SampleUnit | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
         transform: Transform | None = None,
@@ -40,6 +42,7 @@ class Parts:
         self._transform = transforms.chain(transform, transform_factory, type(self).__name__)
         self._storage = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
         self._sampler = _made("sampler", sampler, Sampler, RandomSampler)
+        self._sample_unit = checked_unit(sample_unit, type(self).__name__)
         self._writer = _made("writer", writer, Writer, self._default_writer)
         self._writer.register_storage(self._storage)
         self._read_from = (self._storage, collate_fn or _default_collate(self._storage))  # which belong together

@@ -11,11 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from torchrb import transforms
-from torchrb.buffer.parts import Parts, checked_batch_size
+from torchrb.buffer.parts import checked_batch_size
+from torchrb.buffer.querying import Querying
 from torchrb.storages import ListStorage
 
 
-class Reading(Parts):
+class Reading(Querying):
     """Records come out as a draw chooses them, or by their slots."""
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -31,15 +32,28 @@ class Reading(Parts):
         storage, collate = self._read_from
         with storage.lock:
             slots, drawn = self._sampler.sample(storage, num, self.generator)
-            data, generations = storage.read(slots)
+            anchors, marks = slots, None
+            if self._sample_unit is None:
+                data, generations = storage.read(slots)
+            else:
+                slots, marks = self._sample_unit.expand(anchors, self._sampler.explain(drawn), storage)
+                found = storage.locate(slots, f"{type(self._sample_unit).__name__}.expand")
+                data, generations = storage.read(found.flat, found.shape)
+                generations = generations.view(found.shape)
         self._sampler.notice(drawn)
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
-        data = self._transformed(collate(data), info)
+        data = collate(data)
+        if self._sampler.marks_records and slots is anchors:
+            marks = self._sampler.marks(drawn, data) | (marks or {})
+        if marks:
+            self._mark(data, marks)
+        data = self._transformed(data, info)
         if not return_info:
             return data
-        return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
+        told = self._sampler.explain(drawn) if self._sample_unit is None else {}
+        return data, {key: value.clone() for key, value in info.items()} | told | (marks or {})
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:
@@ -78,6 +92,9 @@ class Reading(Parts):
                 f"{type(self).__name__}: the slots of {[*info['index'].shape]} records do not go with the batch of "
                 f"{[*data.batch_size]} that a transform returned. Keep the rows, and choose among them after sampling."
             ) from error
+
+    def _mark(self, data: Any, marks: Mapping[Any, Any]) -> None:
+        """Add what the sampler, or the sample unit, says of each record, before transforms see the records."""
 
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
         """Transformed records, as they are returned. ``info``: their slots and generations."""

@@ -40,6 +40,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
         super().__init__(**kwargs)
         self.priority_key = priority_key
 
+    def _mark(self, data: Any, marks: Mapping[Any, Any]) -> None:
+        if isinstance(data, TensorDictBase):
+            for key, value in marks.items():
+                if isinstance(value, Tensor) and value.shape[: data.batch_dims] == data.batch_size:
+                    data.set(key, value.clone())
+
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
         if isinstance(data, TensorDictBase):
             for key, value in info.items():

@@ -440,6 +440,25 @@ class LazyTensorStorage(Storage):
                 objects = [own_copy(column) for column in kept]  # last: an object's own code may write here
         return self.structure.build(values, objects, slots.shape if shape is None else shape), generations
 
+    @property
+    def field_paths(self) -> list[tuple]:
+        with self.lock:
+            if self._staging.noted:
+                self._staging.settle()
+            return [path for path in self._numbers if path]  # a plain tensor is no field
+
+    def read_fields(self, paths: list[tuple], slots: Tensor) -> list[Any]:
+        with self.lock:
+            if self._staging.noted:
+                self._staging.settle()
+            numbers, records = [self._numbers[path] for path in paths], self._records
+            leaves = [number for number in numbers if number >= 0]
+            templates = [records.templates[leaf] for leaf in leaves]
+            values = iter(ops.read_rows(records.tables, records.part(leaves), templates, slots)[0])
+            places = slots.tolist() if len(leaves) < len(numbers) else []
+            kept = [next(values) if n >= 0 else [self._objects[~n][place] for place in places] for n in numbers]
+            return [own_copy(column) if isinstance(column, list) else column for column in kept]
+
     def key_column(self, key: Any) -> Column | None:
         number = self.find(key, "PromptGroupSampler: group_key")
         if number < 0:
