@@ -14,6 +14,7 @@
 #   PYTHON=python3.12     the interpreter it is made from (3.10 or newer)
 #   TORCH='torch==2.13.0' another torch
 #   PYTEST_ARGS='tests/spec -x'
+#   WORKERS=1             processes that share the tests; as many as there are cores, if it is not said
 #   DEMO_ARGS='--quick'   a demo of some seconds
 #   BENCH_ARGS='--only w1/*'
 #   WHEELS=folder, OUT=folder   of gpu-check: wheels for what is not installed, and where results go
@@ -24,11 +25,14 @@ PYTHON ?= python3
 # A plain `torch` is a CUDA build of several GB from the index; this range takes a small CPU wheel where one is offered.
 TORCH ?= torch>=2.11,<2.14
 PYTEST_ARGS ?=
+WORKERS ?= auto
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+# A file's tests stay in one process: what a file compiles or trains is made once.
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f 2>/dev/null)
 CPP := $(shell find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
@@ -59,14 +63,14 @@ test: $(VENV)/.with-test
 	@set -e; rest=; \
 	if ls torchrb/_native*.so >/dev/null 2>&1; then \
 		echo "=== tests with the native library ==="; \
-		TORCHRB_BACKEND=native $(PY) -m pytest $(PYTEST_ARGS); \
+		TORCHRB_BACKEND=native $(PYTEST) $(PYTEST_ARGS); \
 		rest="--ignore=tests/packaging --ignore=tests/native --ignore=tests/simt --ignore=tests/gpu/test_ops.py"; \
 		rest="$$rest --ignore=tests/test_gpu_check.py"; \
 	else \
 		echo "=== NOT RUN: tests with the native library, there is none (no C++20 compiler, or TORCHRB_NATIVE=0) ==="; \
 	fi; \
 	echo "=== tests on the plain torch path ==="; \
-	TORCHRB_BACKEND=reference $(PY) -m pytest $$rest $(PYTEST_ARGS)
+	TORCHRB_BACKEND=reference $(PYTEST) $$rest $(PYTEST_ARGS)
 
 demo: $(VENV)/.with-demo
 	$(PY) examples/grpo_replay.py $(DEMO_ARGS)

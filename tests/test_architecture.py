@@ -20,10 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the bottom up. A room may import any room of a lower layer, itself, and the siblings that an arrow leads to.
 LAYERS = [
     {"ops"},
+    {"persistence"},
     {"storages", "transforms", "generations", "journal", "groups", "trajectories"},
     {"writers", "samplers", "selection", "advantages", "sample_unit"},
-    {"buffer", "updates", "collate", "query"},
-    {"persistence", "services"},
+    {"buffer", "updates", "collate", "consumption", "query"},
+    {"services"},
 ]
 ARROWS = {
     ("storages", "generations"),
@@ -38,6 +39,7 @@ ARROWS = {
     ("buffer", "updates"),
     ("buffer", "collate"),
     ("buffer", "query"),
+    ("buffer", "consumption"),
 }
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 EDGE = len(LAYERS) - 1
@@ -192,7 +194,6 @@ def plant(root: Path, name: str, text: str) -> Path:
         ("journal.py", "def f():\n    from torchrb import groups\n", "journal imports its sibling groups"),
         ("selection/strategies.py", "from torchrb.samplers import base\n", "selection imports its sibling samplers"),
         ("updates.py", "import torchrb.buffer\n", "updates imports its sibling buffer"),
-        ("persistence/disk.py", "import torchrb.services\n", "persistence imports its sibling services"),
         ("writers/base.py", "from torchrb import ReplayBuffer\n", "from the top of the package"),
         ("writers/base.py", "import torchrb\n", "from the top of the package"),
         ("ops/schemas.py", "import tensordict\n", "ops know torch only"),

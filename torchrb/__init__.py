@@ -2,9 +2,10 @@
 
 Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
 `LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`, `SliceSampler`,
-`SliceSamplerWithoutReplacement`. Writers: `RoundRobinWriter`, `TensorDictRoundRobinWriter`, `ImmutableDatasetWriter`.
-Transforms: `Compose`. Sample units: `Transition`, `Sequence`. Queries: `traj`, `Trajectory`. Groups to gradients:
-`MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a device.
+`SliceSamplerWithoutReplacement`. Writers: `RoundRobinWriter`, `TensorDictRoundRobinWriter`, `TensorDictMaxValueWriter`,
+`ImmutableDatasetWriter`. Transforms: `Compose`. Sample units: `Transition`, `Sequence`. Queries: `traj`, `Trajectory`.
+Groups to gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain
+torch serve a device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
@@ -26,6 +27,7 @@ from torchrb.samplers import SamplerWithoutReplacement as SamplerWithoutReplacem
 from torchrb.samplers import SliceSampler as SliceSampler
 from torchrb.samplers import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
 from torchrb.selection import MCAdvantageSelector as MCAdvantageSelector
+from torchrb.storages import LazyMemmapStorage as LazyMemmapStorage
 from torchrb.storages import LazyStackStorage as LazyStackStorage
 from torchrb.storages import LazyTensorStorage as LazyTensorStorage
 from torchrb.storages import ListStorage as ListStorage
@@ -35,6 +37,7 @@ from torchrb.transforms import Compose as Compose
 from torchrb.updates import ConditionalUpdateResult as ConditionalUpdateResult
 from torchrb.writers import ImmutableDatasetWriter as ImmutableDatasetWriter
 from torchrb.writers import RoundRobinWriter as RoundRobinWriter
+from torchrb.writers import TensorDictMaxValueWriter as TensorDictMaxValueWriter
 from torchrb.writers import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 from torchrb.writers import Writer as Writer
 
@@ -44,6 +47,7 @@ __all__ = [
     "Compose",
     "ConditionalUpdateResult",
     "ImmutableDatasetWriter",
+    "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
@@ -59,6 +63,7 @@ __all__ = [
     "SliceSamplerWithoutReplacement",
     "Sequence",
     "Storage",
+    "TensorDictMaxValueWriter",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrb.ops.schemas import HEADER_BYTES, SLOT_COUNT_SHIFT
+from torchrb.ops.schemas import HEADER_BYTES, SLOT_COUNT_SHIFT, STAMP_SHIFT
 
 
 def new_headers(capacity: int, device: torch.device) -> Tensor:
@@ -21,6 +21,12 @@ def new_headers(capacity: int, device: torch.device) -> Tensor:
 def words_of(tables: list[Tensor]) -> Tensor:
     """The slot words of a storage, int64 ``[capacity]``, a view."""
     return tables[0][:, :HEADER_BYTES].view(torch.int64)[:, 0]
+
+
+def stamps_at(tables: list[Tensor], slots: Tensor) -> Tensor:
+    """When the record of each slot was written, as a number that goes up with every record written: int64."""
+    stamps = tables[0][:, :HEADER_BYTES].view(torch.int64)[:, 1]
+    return stamps[slots] >> STAMP_SHIFT
 
 
 def generations_at(tables: list[Tensor], slots: Tensor) -> Tensor:

@@ -127,6 +127,7 @@ _SHAPES = {
     "balanced_subset": ("kBalancedThreads", 3 * 8 * 128 + 48),
     "clear_plan": ("1", 0),
     "clear_rows": ("kSlotThreads", _NOTE),
+    "draw_permuted": ("kDrawThreads", 0),
     "draw_uniform": ("kDrawThreads", 0),
     "group_advantage": ("kAdvantageThreads", 0),
     "group_index_begin": ("2*kIndexThreads", 0),

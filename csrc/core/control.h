@@ -15,6 +15,7 @@ enum : int {
   kControlStamp,
   kControlLock,
   kControlClears,
+  kControlEpoch,
 };
 constexpr int64_t kControlSize = 8;
 

@@ -25,20 +25,23 @@ class Permutation {
     for (int round = 0; round < kRounds; ++round) keys_[round] = random64(key, round);
   }
 
+  // One step of a walk, within the power of two.
+  TORCHRB_HOST_DEVICE int64_t step(int64_t x) const {
+    uint64_t low = static_cast<uint64_t>(x) & low_mask_;
+    uint64_t high = static_cast<uint64_t>(x) >> low_bits_;
+    for (int round = 0; round < kRounds; round += 2) {
+      low ^= mix64(high + keys_[round]) & low_mask_;
+      high ^= mix64(low + keys_[round + 1]) & high_mask_;
+    }
+    return static_cast<int64_t>((high << low_bits_) | low);
+  }
+
   // The image of x, 0 <= x < n.
   TORCHRB_HOST_DEVICE int64_t operator()(int64_t x) const {
     if (n_ <= 1) return 0;
-    uint64_t image = static_cast<uint64_t>(x);
-    do {
-      uint64_t low = image & low_mask_;
-      uint64_t high = image >> low_bits_;
-      for (int round = 0; round < kRounds; round += 2) {
-        low ^= mix64(high + keys_[round]) & low_mask_;
-        high ^= mix64(low + keys_[round + 1]) & high_mask_;
-      }
-      image = (high << low_bits_) | low;
-    } while (image >= static_cast<uint64_t>(n_));
-    return static_cast<int64_t>(image);
+    do x = step(x);
+    while (x >= n_);
+    return x;
   }
 
  private:

@@ -27,7 +27,7 @@ std::tuple<Tensor, Tensor> append_rows(std::vector<Tensor> tables, Tensor contro
   auto* slots = static_cast<int64_t*>(slots_out.data_ptr());
   auto* generations = static_cast<int64_t*>(generations_out.data_ptr());
 
-  int64_t cursor, sequence;
+  int64_t cursor, sequence, epoch;
   {
     ControlLock lock(ledger.control);
     cursor = lock.get(kControlCursor);
@@ -35,6 +35,7 @@ std::tuple<Tensor, Tensor> append_rows(std::vector<Tensor> tables, Tensor contro
           ".");
     lock.set(kControlCursor, (cursor + num_rows) % capacity);
     sequence = lock.claim(kControlStamp, num_rows);
+    epoch = lock.get(kControlEpoch);
   }
   for (int64_t row = 0, slot = cursor; row < num_rows; ++row, slot = slot + 1 == capacity ? 0 : slot + 1) {
     slots[row] = slot;
@@ -48,7 +49,7 @@ std::tuple<Tensor, Tensor> append_rows(std::vector<Tensor> tables, Tensor contro
     const int64_t word = take(rows.headers, slot);
     restamp(rows.headers, slot, stamp_of(sequence + row));
     for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_table(slot), leaf.in_batch(row), leaf.bytes);
-    const int64_t next = word_renewed(word, row / capacity + 1);
+    const int64_t next = word_renewed(word, row / capacity + 1, epoch);
     publish(rows.headers, slot, next);
     for (int64_t turn = row, generation = word_generation(next); turn >= 0; turn -= capacity, --generation) {
       generations[turn] = generation;

@@ -23,7 +23,12 @@ Tensor write_rows(std::vector<Tensor> tables, Tensor control, Tensor journal, st
   const Tensor generations_out = empty_int64({num_rows}, slots_in);
   auto* generations = static_cast<int64_t*>(generations_out.data_ptr());
   const SlotChains chains(slots, num_rows, rows.headers.capacity);
-  const int64_t sequence = renew ? ControlLock(ledger.control).claim(kControlStamp, num_rows) : 0;
+  int64_t sequence = 0, epoch = 0;
+  if (renew) {
+    ControlLock lock(ledger.control);
+    sequence = lock.claim(kControlStamp, num_rows);
+    epoch = lock.get(kControlEpoch);
+  }
 
   visit_rows(rows, slots, num_rows, [&](int64_t row) {
     const int64_t slot = slots[row];
@@ -39,7 +44,7 @@ Tensor write_rows(std::vector<Tensor> tables, Tensor control, Tensor journal, st
       mark_patched(rows.headers, slot);
     }
     for (const Leaf& leaf : rows.leaves) copy_row(leaf.in_table(slot), leaf.in_batch(row), leaf.bytes);
-    const int64_t next = renew ? word_renewed(word, chains.length(row)) : word;
+    const int64_t next = renew ? word_renewed(word, chains.length(row), epoch) : word;
     publish(rows.headers, slot, next);
     // Each earlier row of this slot was one write before.
     int64_t generation = word_generation(next);

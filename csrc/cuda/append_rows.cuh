@@ -13,7 +13,7 @@ namespace torchrb {
 
 // What the first kernel tells the second.
 struct AppendClaim {
-  int64_t cursor, sequence, blocks_done;
+  int64_t cursor, sequence, epoch, blocks_done;
 };
 
 static __global__ void append_claim_kernel(int64_t* control, AppendClaim* claim, int64_t capacity, int64_t num_rows) {
@@ -23,7 +23,7 @@ static __global__ void append_claim_kernel(int64_t* control, AppendClaim* claim,
   const auto cursor =
       static_cast<int64_t>(static_cast<uint64_t>(lock.get(kControlCursor)) % static_cast<uint64_t>(capacity));
   lock.set(kControlCursor, (cursor + num_rows) % capacity);
-  *claim = {cursor, lock.claim(kControlStamp, num_rows), 0};
+  *claim = {cursor, lock.claim(kControlStamp, num_rows), lock.get(kControlEpoch), 0};
   lock.unlock();
 }
 
@@ -37,7 +37,8 @@ __global__ void append_rows_kernel(const __grid_constant__ LeafTable table, Head
   int64_t* cells = shared.take<int64_t>(kNoteCells);
   const Team team(lanes, cells);
   const LeafView view = view_leaves(table, shared.take<PieceLeaf>(near_leaves(table)));
-  const int64_t capacity = headers.capacity, cursor = claim->cursor, sequence = claim->sequence;
+  const int64_t capacity = headers.capacity, cursor = claim->cursor;
+  const int64_t sequence = claim->sequence, epoch = claim->epoch;
 
   // Where the batch wraps over itself only the last turn is written. A row of turn t is the (t + 1)-th write of its
   // slot, so the earlier rows' generations follow from that of the one that stays.
@@ -55,7 +56,7 @@ __global__ void append_rows_kernel(const __grid_constant__ LeafTable table, Head
     move_row<Direction::kIntoTable>(view, team, slot, row);
     team.sync();
     if (!team.leads()) continue;
-    const int64_t next = word_renewed(word, row / capacity + 1);
+    const int64_t next = word_renewed(word, row / capacity + 1, epoch);
     publish(headers, slot, next);
     int64_t generation = word_generation(next);
     for (int64_t turn = row; turn >= 0; turn -= capacity, --generation) {

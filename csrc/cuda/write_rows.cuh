@@ -22,7 +22,7 @@ struct WrittenSlot {
 };
 
 struct WriteClaim {
-  int64_t sequence, blocks_done;
+  int64_t sequence, epoch, blocks_done;
 };
 
 struct WriteRowsScratch {
@@ -47,11 +47,12 @@ static __global__ void write_prepare_kernel(int64_t* control, WriteRowsScratch s
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = first; i < scratch.num_entries; i += step) scratch.entries[i] = {-1, -1, 0, -1, -1};
   if (first != 0) return;
-  *scratch.claim = {0, 0};
+  *scratch.claim = {0, 0, 0};
   if (!renew) return;
   const ControlLock lock(control);
   lock.lock();
   scratch.claim->sequence = lock.claim(kControlStamp, num_rows);
+  scratch.claim->epoch = lock.get(kControlEpoch);
   lock.unlock();
 }
 
@@ -77,7 +78,7 @@ __global__ void write_rows_kernel(const __grid_constant__ LeafTable table, Heade
   SharedMemory shared;
   const Team team(lanes, shared.take<int64_t>(1));
   const LeafView view = view_leaves(table, shared.take<PieceLeaf>(near_leaves(table)));
-  const int64_t sequence = scratch.claim->sequence;
+  const int64_t sequence = scratch.claim->sequence, epoch = scratch.claim->epoch;
   for (int64_t row = team.first_row(); row < num_rows; row += team.row_step()) {
     const int64_t slot = slots[row], place = scratch.place[row];
     if (place < 0 || scratch.entries[place].last != row) continue;
@@ -94,7 +95,7 @@ __global__ void write_rows_kernel(const __grid_constant__ LeafTable table, Heade
     move_row<Direction::kIntoTable>(view, team, slot, row);
     team.sync();
     if (!team.leads()) continue;
-    const int64_t next = renew ? word_renewed(word, scratch.entries[place].num) : word;
+    const int64_t next = renew ? word_renewed(word, scratch.entries[place].num, epoch) : word;
     publish(headers, slot, next);
     scratch.entries[place].generation = word_generation(next);
     generations[row] = word_generation(next);

@@ -33,6 +33,7 @@ CASES: dict[str, Callable[[torch.device], None]] = {
     "update_rows_if_": _each(test_ops.test_update_rows_if, (0, True), (0, False)),
     "clear_rows_": _each(test_ops.test_clear_rows, (0,)),
     "draw_uniform": _each(test_ops.test_draw_uniform, (100,)),
+    "draw_permuted": _each(test_ops.test_draw_permuted, (100,)),
     "group_index_update_": _each(test_ops.test_group_index_update_and_sample_groups_after_any_history, ("any",)),
     "sample_groups": _each(test_ops.test_sample_groups, *((strategy,) for strategy in STRATEGIES)),
     "balanced_subset": _each(test_ops.test_balanced_subset, (40,)),

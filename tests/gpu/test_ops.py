@@ -93,6 +93,13 @@ def test_draw_uniform(device, length):
         assert_like_twin("draw_uniform", (torch.tensor([length * num]), control, num), device)
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 100, 2**31 + 1])
+def test_draw_permuted(device, size):
+    for num in (0, 1, 255, 256, 257, 5000):
+        num = min(num, size)
+        assert_like_twin("draw_permuted", (torch.tensor([size * num]), size, (size - num) // 2, num), device)
+
+
 @pytest.mark.parametrize("key", ["any", "words"])
 def test_group_index_update_and_sample_groups_after_any_history(device, key):
     """The links of a GPU are its own; what they say is seen by drawing every group whole."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchrb.ops import loader, reference
 from torchrb.ops.schemas import (
     CONTROL_CURSOR,
+    CONTROL_EPOCH,
     CONTROL_JOURNAL,
     CONTROL_LENGTH,
     CONTROL_SIZE,
@@ -153,6 +154,7 @@ def random_records(chance: random.Random) -> Records:
     records.control[CONTROL_WRITES] = chance.randint(0, 2**40)
     records.control[CONTROL_JOURNAL] = chance.randint(0, 2**40)
     records.control[CONTROL_STAMP] = chance.randint(1000, 2**40)
+    records.control[CONTROL_EPOCH] = chance.choice((0, 0, 3, 2**40, 2**60))  # before, amid and after the counts above
     records.journal = torch.tensor([chance.randrange(100) for _ in range(chance.choice((1, 3, 10, 100)))])
     return records
 

@@ -15,7 +15,7 @@ from tests.ops.cases import (
     op,
     random_records,
 )
-from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_WRITES
+from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_EPOCH, CONTROL_JOURNAL, CONTROL_LENGTH, CONTROL_WRITES
 
 LEAVES = [(torch.int64, ()), (torch.float32, (3,)), (torch.bool, (5,)), (torch.int32, (0,))]
 
@@ -147,3 +147,15 @@ def test_a_journal_whose_head_turned_negative_stays_inside_its_ring():
     records.control[CONTROL_JOURNAL] = -5
     append(records, [], 3)
     assert around[:4].tolist() == around[8:].tolist() == [-7] * 4 and set(records.journal.tolist()) >= {0, 1, 2}
+
+
+@pytest.mark.parametrize("epoch", [2**40, 2**60 + 7])
+def test_a_new_epoch_counts_from_its_beginning_on_top_of_any_other(epoch):
+    records = lay_out([], 2, "packed")
+    assert append(records, [], 3)[1].tolist() == [0, 0, 1]
+    records.control[CONTROL_EPOCH] = 2**60
+    _, first = append(records, [], 3)  # slots 1, 0, 1
+    assert first.tolist() == [2**60, 2**60, 2**60 + 1]
+    records.control[CONTROL_EPOCH] = epoch
+    _, second = append(records, [], 4)
+    assert second.tolist() == [epoch, epoch, epoch + 1, epoch + 1]

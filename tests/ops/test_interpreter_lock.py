@@ -122,6 +122,10 @@ def _uniform() -> tuple:
     return torch.tensor([1]), control, 500 * ROWS
 
 
+def _permuted() -> tuple:
+    return torch.tensor([1]), 2**32 - 1, 0, 50 * ROWS
+
+
 def _index() -> Index:
     num = (50 if NATIVE else 10) * ROWS
     records = lay_out([(torch.int64, ())], num, "packed")
@@ -151,6 +155,7 @@ CALLS: dict[str, Callable[[], Callable[[], object]]] = {
     "update_rows_if_": _of("update_rows_if_", _update),
     "clear_rows_": _of("clear_rows_", _clear),
     "draw_uniform": _of("draw_uniform", _uniform),
+    "draw_permuted": _of("draw_permuted", _permuted),
     "group_index_update_": lambda: functools.partial(_index().catch_up, always=True),
     "sample_groups": lambda: functools.partial(_index().sample, 1, 5 * ROWS if NATIVE else ROWS, 4, "recency"),
     "balanced_subset": _of("balanced_subset", _candidates),

@@ -28,6 +28,7 @@ def calls() -> dict[str, tuple]:
         "update_rows_if_": (*ledger, records.part([1]), slots, slots, values[1:], records.part([0]), slots, True),
         "clear_rows_": (*ledger, True),
         "draw_uniform": (torch.tensor([3]), records.control, 4),
+        "draw_permuted": (torch.tensor([3]), 5, 1, 3),
         "group_index_update_": index.update_args(0),
         "sample_groups": index.sample_args(1, 1, 2, "reward", 1),
         "balanced_subset": (torch.rand(2, 4, dtype=torch.float64), 2, 0.2, 0.8, 100, 1e-9),

@@ -125,7 +125,7 @@ BUGS = [
     ),
     Bug(
         2, "what a killed process left half-written counts as a record", "storages/repair.py",
-        "    _retire(words, torn)\n", "    words[torn] &= ~SLOT_BUSY\n",
+        "    _retire(words, torn, control)\n", "    words[torn] &= ~SLOT_BUSY\n",
         "test_a_process_killed_in_the_middle_of_a_write_loses_only_what_it_was_writing",
     ),
     Bug(
@@ -135,7 +135,7 @@ BUGS = [
     ),
     Bug(
         3, "a batch that wraps gives all its rows of a slot one generation", _REFERENCE,
-        "counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1 + earlier", "counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1",
+        "counts = counts_from(words[kept], counters) + 1 + earlier", "counts = counts_from(words[kept], counters) + 1",
         "test_no_handle_is_given_out_twice_in_any_history",
     ),
     Bug(

@@ -275,10 +275,29 @@ def test_a_pass_is_saved_by_the_handles_of_what_is_left():
     rb.generator.set_state(generator)
     assert [rb.sample(8)["episode"].tolist() for _ in range(2)] == rest
     assert sorted({*first, *rest[0], *rest[1]}) == list(range(9)) and other.ran_out
-    for wrong in ({}, state | {"ran_out": 1}, state | {"handles": torch.zeros(2, 4)}, state | {"more": 1}):
-        with pytest.raises(ValueError, match="expected what state_dict"):
+    beyond = state["handles"] + torch.tensor([[99], [0], [0]])
+    for wrong in ({}, state | {"ran_out": 1}, state | {"handles": torch.zeros(2, 4)}, state | {"handles": beyond}):
+        with pytest.raises(ValueError, match="load: SliceSamplerWithoutReplacement: "):
             other.load_state_dict(rb.storage, wrong)
     assert SliceSampler(num_slices=1).state_dict(rb.storage) == {}
+
+
+def test_records_that_were_drawn_often_enough_are_in_no_slice():
+    rb = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(9), sampler=SliceSampler(slice_len=2, traj_key="episode"), consume_after_n_samples=1
+    )
+    rb.extend(steps([0] * 4 + [1] * 4))
+    seen = []
+    while True:
+        try:
+            batch = rb.sample(4)
+        except RuntimeError as error:
+            assert "no trajectory has the 2 records" in str(error) or "are left" in str(error)
+            break
+        seen += batch["index"].tolist()
+        for run in slices(batch):
+            assert list(run) == list(range(run[0], run[-1] + 1)) and len({slot // 4 for slot in run}) == 1
+    assert len(seen) == len(set(seen)) >= 4
 
 
 @each_sampler

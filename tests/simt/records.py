@@ -18,6 +18,7 @@ from tests.ops.cases import FLOATS, INTEGERS, Records, lay_out, random_records
 from tests.simt.emulator import Emulated
 from torchrb.ops.schemas import (
     CONTROL_CURSOR,
+    CONTROL_EPOCH,
     CONTROL_JOURNAL,
     CONTROL_LENGTH,
     CONTROL_STAMP,
@@ -84,6 +85,7 @@ def random_storage(chance: random.Random, mode: str) -> Records:
     records.control[CONTROL_WRITES] = chance.randint(0, 2**40)
     records.control[CONTROL_JOURNAL] = chance.randint(0, 2**40)
     records.control[CONTROL_STAMP] = chance.randint(2000, 2**40)
+    records.control[CONTROL_EPOCH] = chance.choice((0, 0, 3, 2**40, 2**60))
     records.journal = draw(0, 100, chance.choice((1, 3, 10, 100, 1000)))
     return records
 

@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from torchrb import (
+    LazyMemmapStorage,
     LazyStackStorage,
     LazyTensorStorage,
     ListStorage,
@@ -75,10 +76,11 @@ STORAGES: dict[str, Callable[[int], Storage]] = {
     "packed": lambda capacity: LazyTensorStorage(capacity),
     "columns": lambda capacity: LazyTensorStorage(capacity, layout="columns"),
     "adopted": _adopted,
+    "memmap": lambda capacity: LazyMemmapStorage(capacity),
     "stack": lambda capacity: LazyStackStorage(capacity),
     "list": lambda capacity: ListStorage(capacity),
 }
-TENSOR_STORAGES = ("packed", "columns", "adopted")
+TENSOR_STORAGES = ("packed", "columns", "adopted", "memmap")
 TENSORDICT_STORAGES = (*TENSOR_STORAGES, "stack")
 
 STRATEGIES = ("random", "recency", "reward", "variance")

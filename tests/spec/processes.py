@@ -20,7 +20,14 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from tests.spec.builders import numbered, numbers_of
-from torchrb import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer, TensorDictRoundRobinWriter, TensorStorage
+from torchrb import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    RandomSampler,
+    TensorDictReplayBuffer,
+    TensorDictRoundRobinWriter,
+    TensorStorage,
+)
 from torchrb.generations import words_of
 from torchrb.ops.schemas import CONTROL_LOCK, HEADER_BYTES, SLOT_BUSY
 
@@ -46,6 +53,7 @@ STORAGES: dict[str, Callable[[int], LazyTensorStorage]] = {
     "packed": lambda capacity: LazyTensorStorage(capacity),
     "columns": lambda capacity: LazyTensorStorage(capacity, layout="columns"),
     "adopted": _adopted,
+    "memmap": lambda capacity: LazyMemmapStorage(capacity),
 }
 
 

@@ -34,7 +34,7 @@ NOW: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "__init__": (
             "*, storage=None, sampler=None, sample_unit=None, writer=None, collate_fn=None, transform=None,"
-            " transform_factory=None, batch_size=None, generator=None, shared=False"
+            " transform_factory=None, batch_size=None, generator=None, consume_after_n_samples=None, shared=False"
         ),
         "add": "data",
         "append_transform": "transform, *, invert=False",
@@ -81,6 +81,7 @@ STATS = {
 # Names that the examples import.
 NAMES = (
     *NOW,
+    "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
@@ -112,7 +113,6 @@ LATER_PARAMETERS = (
     "pin_memory",
     "prefetch",
     "dim_extend",
-    "consume_after_n_samples",
     "compilable",
     "delayed_init",
     "service_backend",
@@ -121,4 +121,4 @@ LATER_PARAMETERS = (
     "transport_options",
     "use_ray_service",
 )
-LATER_NAMES = ("LazyMemmapStorage", "PrioritizedSampler")
+LATER_NAMES = ("PrioritizedSampler",)

@@ -22,7 +22,7 @@ from tensordict import TensorDict
 import torchrb
 from tests.spec.builders import STORAGES, TENSOR_STORAGES, TENSORDICT_STORAGES, buffer_of, numbered, numbers_of
 from tests.spec.snapshot import same, snapshot
-from torchrb import ListStorage, ReplayBuffer, TensorDictReplayBuffer
+from torchrb import ListStorage, ReplayBuffer, TensorDictMaxValueWriter, TensorDictReplayBuffer
 from torchrb.ops.schemas import CONTROL_JOURNAL
 
 PACKAGE = str(Path(torchrb.__file__).parent)
@@ -145,6 +145,33 @@ def test_a_write_that_is_struck_is_whole_or_not_begun(kind, write, numbers):
             whole += 1
         assert_usable(rb)
     assert begun > 5 and whole
+
+
+@pytest.mark.parametrize("write", ["extend", "add"])
+@pytest.mark.parametrize("numbers", [range(2), range(11), ()], ids=["room", "full", "empty"])
+@pytest.mark.parametrize("kind", ["packed", "stack", "list"])
+def test_a_write_of_the_best_that_is_struck_is_whole_or_not_begun(kind, numbers, write):
+    def make() -> TensorDictReplayBuffer:
+        rb = buffer_of(kind, 4)
+        rb.set_writer(TensorDictMaxValueWriter(rank_key="n", track_generations=True))
+        if numbers:
+            rb.extend(numbered(numbers))
+        return rb
+
+    def put(rb: TensorDictReplayBuffer) -> Any:
+        return rb.extend(numbered([20, 1, 22, 21])) if write == "extend" else rb.add(numbered([20])[0])
+
+    untouched, written = make(), make()
+    put(written)
+    before, after = state_of(untouched), state_of(written)
+    found = [(state_of(rb), rb) for rb in struck(make, put)]
+    assert all(same(state, before) or same(state, after) for state, _ in found)
+    assert 5 < sum(same(state, before) for state, _ in found) < len(found)
+    for _, rb in found:  # none has forgotten which record makes way
+        put(rb)
+        rb.extend(numbered([50, 51, 52, 53]))
+        read = rb[:]
+        assert sorted(numbers_of(read if isinstance(read, TensorDict) else torch.stack(read))) == [50, 51, 52, 53]
 
 
 @pytest.mark.parametrize("kind", ["packed", "columns", "stack"])

@@ -24,12 +24,12 @@ class LifeCycle(Parts):
         storage = self._storage
         with storage.lock:
             counters: dict[str, int | float | bool] = {
-                "size": len(storage),
+                "size": len(self),
                 "write_count": self.write_count,
                 "prefetch_queue_size": 0,
                 "initialized": True,
             }
             if getattr(storage, "bounded", True):
                 counters["capacity"] = storage.max_size
-                counters["utilization"] = len(storage) / storage.max_size
-            return counters | self._sampler.stats(storage)
+                counters["utilization"] = counters["size"] / storage.max_size
+            return counters | self._sampler.stats(self._drawn_from)

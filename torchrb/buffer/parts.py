@@ -9,6 +9,7 @@ import torch
 
 from torchrb import transforms
 from torchrb.collate import stack_records
+from torchrb.consumption import Consumption, checked_limit
 from torchrb.sample_unit import SampleUnit, checked_unit
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
@@ -37,6 +38,7 @@ class Parts:
         transform_factory: Callable[[], Transform] | None = None,
         batch_size: int | None = None,
         generator: torch.Generator | None = None,
+        consume_after_n_samples: int | None = None,
         shared: bool = False,
     ) -> None:
         self._transform = transforms.chain(transform, transform_factory, type(self).__name__)
@@ -48,6 +50,8 @@ class Parts:
         self._read_from = (self._storage, collate_fn or _default_collate(self._storage))  # which belong together
         self._batch_size = None if batch_size is None else checked_batch_size(batch_size, type(self).__name__)
         self.generator = generator
+        limit = None if consume_after_n_samples is None else checked_limit(consume_after_n_samples, type(self).__name__)
+        self._consumption = None if limit is None else Consumption(self._storage, limit)
         if shared:
             self.share()
 
@@ -87,6 +91,8 @@ class Parts:
         if self.shared:
             made.share()
         previous, self._storage = self._storage, made
+        if self._consumption is not None:
+            self._consumption = Consumption(made, self._consumption.limit)
         self._writer.register_storage(self._storage, replace=True)
         self._read_from = (self._storage, collate_fn or _default_collate(self._storage))
         return previous
@@ -94,7 +100,15 @@ class Parts:
     # --- state
 
     def __len__(self) -> int:
-        return len(self._storage)
+        if self._consumption is None:
+            return len(self._storage)
+        with self._storage.lock:
+            return self._consumption.num_left
+
+    @property
+    def _drawn_from(self) -> Storage:
+        """The storage as samplers are to see it."""
+        return self._storage if self._consumption is None else self._consumption.drawn_from
 
     @property
     def write_count(self) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchrb import transforms
 from torchrb.buffer.parts import checked_batch_size
 from torchrb.buffer.querying import Querying
+from torchrb.consumption import Claim, Exhausted
 from torchrb.storages import ListStorage
 
 
@@ -24,14 +25,29 @@ class Reading(Querying):
 
         ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
         ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
-        RuntimeError when the storage is empty or no batch size is known.
+        RuntimeError when the storage is empty, when no record is left with ``consume_after_n_samples``, or when no
+        batch size is known.
         """
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
+        if self._consumption is None:
+            return self._batch(num, return_info, None)
+        claim = Claim()
+        try:
+            return self._batch(num, return_info, claim)
+        except BaseException:  # a transform's, perhaps: nobody has seen these records
+            self._consumption.give_back(claim)
+            raise
+
+    def _batch(self, num: int, return_info: bool, claim: Claim | None) -> Any:
+        """A sample of a known size. ``claim``: where to note the records that are counted, if they are."""
         storage, collate = self._read_from
         with storage.lock:
-            slots, drawn = self._sampler.sample(storage, num, self.generator)
+            if claim is None or self._consumption is None:
+                slots, drawn = self._sampler.sample(storage, num, self.generator)
+            else:
+                slots, drawn = self._consumption.draw(self._sampler, num, self.generator, claim)
             anchors, marks = slots, None
             if self._sample_unit is None:
                 data, generations = storage.read(slots)
@@ -59,7 +75,11 @@ class Reading(Querying):
         if self._batch_size is None:
             raise RuntimeError("Iterating over a replay buffer needs a batch size. Give batch_size to the constructor.")
         while True:
-            yield self.sample()
+            try:
+                batch = self.sample()
+            except Exhausted:
+                return
+            yield batch
 
     def next(self) -> Any:
         """The next batch, as iterating gives it."""

@@ -21,10 +21,21 @@ class ReplayBuffer(Writing, Reading, LifeCycle):
         transform_factory: instead of a transform, what makes it; called once, when a transform is first needed.
         batch_size: records in a sample; can be given to `sample` instead.
         generator: a `torch.Generator` to take seeds from; default: torch's global one.
+        consume_after_n_samples: how often a record is returned by `sample`; after that it is no longer drawn. None (the
+            default): without end. See below.
         shared: several processes will use this buffer; see `share`.
 
     The same seed and the same history draw the same records, whatever backend serves them. Writing copies; what is
     returned belongs to the caller. Calls from several threads are safe.
+
+    With ``consume_after_n_samples=n`` every record is returned n times at most, also within one batch, whichever
+    sampler draws and however many threads do. Uniform draws are of distinct records then. A batch holds as many as are
+    left, so the last ones may be smaller; where a sampler repeats records (a group that is short of them, prioritized
+    draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
+    ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
+    are stored. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
+    leaves it, and a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw
+    costs the batch and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
 
     >>> import torch
     >>> from torchrb import ListStorage, ReplayBuffer
@@ -36,4 +47,8 @@ class ReplayBuffer(Writing, Reading, LifeCycle):
     >>> for i, batch in enumerate(rb):
     ...     if i == 3:
     ...         break
+    >>> once = ReplayBuffer(storage=ListStorage(1000), batch_size=4, consume_after_n_samples=1)
+    >>> _ = once.extend(range(6))
+    >>> [len(batch) for batch in once], len(once)
+    ([4, 2], 0)
     """

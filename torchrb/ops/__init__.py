@@ -22,6 +22,7 @@ read_rows: Callable[..., tuple[list[Tensor], Tensor]] = _ops.read_rows.default
 update_rows_if_: Callable[..., Tensor] = _ops.update_rows_if_.default
 clear_rows_: Callable[..., None] = _ops.clear_rows_.default
 draw_uniform: Callable[..., Tensor] = _ops.draw_uniform.default
+draw_permuted: Callable[..., Tensor] = _ops.draw_permuted.default
 group_index_update_: Callable[..., None] = _ops.group_index_update_.default
 sample_groups: Callable[..., tuple[Tensor, Tensor, Tensor]] = _ops.sample_groups.default
 balanced_subset: Callable[..., tuple[Tensor, Tensor]] = _ops.balanced_subset.default

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from torchrb.ops import schemas
-from torchrb.ops.reference_draws import draw_uniform, group_index_update_, sample_groups
+from torchrb.ops.reference_draws import draw_permuted, draw_uniform, group_index_update_, sample_groups
 from torchrb.ops.reference_returns import balanced_subset, group_advantage
-from torchrb.ops.reference_tables import cells_of, header_of, sortable, typed
+from torchrb.ops.reference_tables import cells_of, counts_from, header_of, sortable, typed
 from torchrb.ops.schemas import (
     CONTROL_CLEARS,
     CONTROL_CURSOR,
@@ -38,6 +38,7 @@ __all__ = [
     "append_rows_",
     "balanced_subset",
     "clear_rows_",
+    "draw_permuted",
     "draw_uniform",
     "group_advantage",
     "group_index_update_",
@@ -120,7 +121,7 @@ def _renew(
     words, all_stamps = header_of(tables)
     kept = slots[rows]
     earlier, last = _repeats(kept)
-    counts = (words[kept] >> SLOT_COUNT_SHIFT) + 1 + earlier
+    counts = counts_from(words[kept], counters) + 1 + earlier
     counters[CONTROL_STAMP] += slots.shape[0]
     generations, stays = torch.full_like(slots, -1), torch.zeros_like(rows)
     generations[rows], stays[rows] = counts - 1, last

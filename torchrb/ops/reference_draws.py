@@ -21,6 +21,14 @@ def draw_uniform(seed: Tensor, control: Tensor, num: int) -> Tensor:
     return rng.below(bits, control[CONTROL_LENGTH])
 
 
+def draw_permuted(seed: Tensor, size: int, first: int, num: int) -> Tensor:
+    if min(size, first, num) < 0 or first + num > size:
+        raise RuntimeError(
+            f"torchrb::draw_permuted: the stretch must lie within the set, got size={size}, first={first}, num={num}."
+        )
+    return rng.permuted(seed, first, num, size)
+
+
 def _grouped(keys: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
     """Slots bucketed by their keys ``[n, w]``, in canonical order, and the offset of each group (and the end)."""
     n, num_words = keys.shape

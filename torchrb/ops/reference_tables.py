@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrb.ops.schemas import HEADER_BYTES
+from torchrb.ops.schemas import CONTROL_EPOCH, EPOCH_COUNTS, HEADER_BYTES, SLOT_COUNT_SHIFT
 
 _INT64_MAX, _INT64_MIN = torch.iinfo(torch.int64).max, torch.iinfo(torch.int64).min
 
@@ -14,6 +14,12 @@ def header_of(tables: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Views of all slot words and all stamps."""
     header = tables[0][:, :HEADER_BYTES].view(torch.int64)
     return header[:, 0], header[:, 1]
+
+
+def counts_from(words: Tensor, control: Tensor) -> Tensor:
+    """The counts that writes of slots go on from: those in their words, or the beginning of the storage's epoch."""
+    counts, epoch = words >> SLOT_COUNT_SHIFT, control[CONTROL_EPOCH]
+    return torch.where((counts >= epoch) & (counts - epoch < EPOCH_COUNTS), counts, epoch)
 
 
 def cells_of(tables: list[Tensor], layout: list[int], leaf: int) -> Tensor:

@@ -70,20 +70,12 @@ def permute(seed: Tensor, x: Tensor, n: int) -> Tensor:
     return x
 
 
-def num_counters(n: int) -> int:
-    """How many counters `permuted` has for a set of ``n``: fewer than ``2 * n``, or 64."""
-    return 1 << _bits_of(n)
-
-
-def permuted(seed: Tensor, first: int, last: int, n: int) -> Tensor:
-    """A part of a permutation of ``[0, n)`` that ``seed`` selects, as a sequence: what the counters from ``first`` to
-    before ``last`` (at most `num_counters`) add to it, int64, some for each half or so of them.
-
-    The network of `permute` without the walk: a counter whose image is not below ``n`` adds nothing. So one pass over
-    the counters does, where neighbours are wanted together.
-    """
-    images = _feistel(seed, torch.arange(first, last, device=seed.device), _bits_of(n))
-    return images[images < n]
+def permuted(seed: Tensor, first: int, num: int, n: int) -> Tensor:
+    """What `permute` gives for the places from ``first`` on: of many places, only those walk on that have to."""
+    images = _feistel(seed, torch.arange(first, first + num, device=seed.device), _bits_of(n))
+    while (outside := torch.nonzero(images >= n).view(-1)).numel():
+        images[outside] = _feistel(seed, images[outside], _bits_of(n))
+    return images
 
 
 def _bits_of(n: int) -> int:

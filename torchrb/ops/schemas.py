@@ -11,7 +11,9 @@ The first 16 bytes of a row of ``tables[0]`` are its header: the slot word and t
 A packed storage has one table, a storage of columns one for the headers and one a leaf.
 
 **Slot word.** ``count << 2 | live << 1 | busy``: see the ``SLOT_*`` numbers. ``count`` goes up with every whole-record
-write and every clearing, so that ``count - 1``, the generation, never names two records.
+write and every clearing, so that ``count - 1``, the generation, never names two records. A storage that takes up a
+saved state begins an epoch of ``EPOCH_COUNTS`` counts at a random one, ``CONTROL_EPOCH``: a whole-record write on top
+of a count of another epoch goes on from there, as counts that were given out after the save are not known any more.
 
 **Write stamp.** ``sequence << STAMP_SHIFT | patches``. Whole-record writes take the next ``sequence``, by which records
 are ordered. ``patches`` goes up, and wraps, with every partial write, which puts the same word back: a reader who looks
@@ -34,12 +36,14 @@ import torch
 from torch import Tensor
 
 (
-    CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_WRITES, CONTROL_JOURNAL, CONTROL_STAMP, CONTROL_LOCK, CONTROL_CLEARS
-) = range(7)  # fmt: skip
+    CONTROL_CURSOR, CONTROL_LENGTH, CONTROL_WRITES, CONTROL_JOURNAL, CONTROL_STAMP, CONTROL_LOCK, CONTROL_CLEARS,
+    CONTROL_EPOCH,
+) = range(8)  # fmt: skip
 CONTROL_SIZE = 8
 HEADER_BYTES = 16
 SLOT_BUSY, SLOT_LIVE, SLOT_COUNT_SHIFT = 1, 2, 2
 STAMP_SHIFT = 12
+EPOCH_COUNTS = 1 << 48
 
 STRATEGIES = ("random", "recency", "reward", "variance")
 ADVANTAGE_KINDS = ("std", "mean", "leave_one_out")
@@ -192,6 +196,14 @@ def _clear_rows(tables: list[Tensor], control: Tensor, journal: Tensor, reset_wr
 def _draw_uniform(seed: Tensor, control: Tensor, num: int) -> Tensor:
     """``num`` independent slots below the current length, int64 ``[num]``; the length must not be 0."""
     return control.new_empty((num,))
+
+
+@_declare("draw_permuted(Tensor seed, int size, int first, int num) -> Tensor slots")
+def _draw_permuted(seed: Tensor, size: int, first: int, num: int) -> Tensor:
+    """What the permutation of ``[0, size)`` that the seed selects has at the places from ``first`` on, int64 ``[num]``:
+    ``size < 2**32``. RuntimeError for places past its end.
+    """
+    return seed.new_empty((num,))
 
 
 def group_links_size(capacity: int, device_type: str = "cpu") -> int:

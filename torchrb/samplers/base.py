@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -44,6 +45,35 @@ class Sampler(ABC):
     def stats(self, storage: Storage) -> dict[str, int]:
         """Counters for `ReplayBuffer.stats`."""
         return {}
+
+    # --- saved states
+
+    def state_dict(self, storage: Storage) -> dict[str, Any]:
+        """What draws from a storage go on from, besides its records: a snapshot that shares no memory with the sampler,
+        of nested dicts (with strings for keys) and lists of tensors, numbers, bools, strings and None. Empty where
+        there is nothing but what follows from the records. The caller holds the storage's lock.
+        """
+        return {}
+
+    def plan_load(self, storage: Storage, state: Mapping[str, Any], size: int) -> Callable[[], None]:
+        """Validate a saved state for a storage that will hold ``size`` records when it is put in place, and return what
+        puts it there, which does not fail. ValueError for a state that is not this sampler's. Nothing is changed before
+        that is called, and it copies what it keeps. The caller holds the storage's lock until then.
+
+        The storage may be about to take up a state itself: validate against ``size``, not against the storage; by the
+        time of the call it has its new records, and has counted a clearing (`Storage.num_clears`).
+        """
+        if state:
+            raise ValueError(
+                f"load: a {type(self).__name__} keeps no state, got {sorted(map(str, state))}. Load it with the "
+                "sampler that saved it."
+            )
+        return lambda: None
+
+    def load_state_dict(self, storage: Storage, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; see `plan_load` for the errors, after which nothing has changed."""
+        with storage.lock:
+            self.plan_load(storage, state, len(storage))()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from torchrb import ops
 from torchrb.ops import rng
+from torchrb.persistence import StateReader
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
@@ -19,14 +21,6 @@ from torchrb.trajectories import Boundaries, TrajectoryIndex
 # Streams of the random numbers of a draw.
 _TRAJECTORY, _START = rng.UNIFORM + 1, rng.UNIFORM + 2
 MASK_KEY = ("collector", "mask")
-
-
-class Slices(NamedTuple):
-    """What was drawn: of each record whether it is the first and the last of its slice, and whether it fills one up."""
-
-    firsts: Tensor
-    lasts: Tensor
-    mask: Tensor | None
 
 
 class SliceSampler(Sampler):
@@ -148,18 +142,24 @@ class SliceSampler(Sampler):
     def explain(self, drawn: Any) -> dict[str, Any]:
         return {}
 
-    def marks(self, drawn: Slices, data: Any) -> dict[Any, Tensor]:
+    def marks(self, drawn: dict[str, Tensor], data: Any) -> dict[Any, Tensor]:
         """What is marked in a batch: the ends of slices, their starts, and which records fill them up."""
         marks: dict[Any, Tensor] = {}
         stored = {}
+        real, firsts = drawn.get("mask"), torch.ones_like(drawn["slice"], dtype=torch.bool)
+        # Where a record was left out of a draw, for one, the slice is in two.
+        firsts[1:] = (drawn["slice"][1:] != drawn["slice"][:-1]) | (drawn["place"][1:] != drawn["place"][:-1] + 1)
+        all_lasts = torch.cat([firsts[1:], firsts.new_ones(1)])
+        if real is not None:
+            firsts, all_lasts = firsts & real, all_lasts & real
         if isinstance(data, TensorDictBase):
             stored = {key: value for key, value in data.items(True, True) if isinstance(value, Tensor)}
         if self.truncated_key is not None:
             place = as_path(self.truncated_key)
             keys = {name: shown((*place[:-1], name)) for name in ("done", "terminated")} | {"truncated": shown(place)}
             old = {name: stored[key] != 0 for name, key in keys.items() if key in stored}
-            like = next(iter(old.values()), drawn.lasts.unsqueeze(-1))
-            lasts = drawn.lasts.view(-1, *[1] * (like.dim() - 1)).expand(like.shape)
+            like = next(iter(old.values()), all_lasts.unsqueeze(-1))
+            lasts = all_lasts.view(-1, *[1] * (like.dim() - 1)).expand(like.shape)
             cut = old["truncated"] if "truncated" in old else torch.zeros_like(lasts)
             done = old["done"] if "done" in old else torch.zeros_like(lasts)
             terminated = old["terminated"] if "terminated" in old else done & ~cut
@@ -168,19 +168,10 @@ class SliceSampler(Sampler):
             marks[keys["terminated"]] = terminated.clone()
         if self.init_key is not None and (init := shown(as_path(self.init_key))) in stored:
             old_init = stored[init] != 0
-            marks[init] = old_init | drawn.firsts.view(-1, *[1] * (old_init.dim() - 1))
-        if drawn.mask is not None:
-            marks[MASK_KEY] = drawn.mask
+            marks[init] = old_init | firsts.view(-1, *[1] * (old_init.dim() - 1))
+        if real is not None:
+            marks[MASK_KEY] = real
         return marks
-
-    def state_dict(self, storage: Storage) -> dict[str, Any]:
-        """Nothing: a draw depends on its seed and the records alone."""
-        return {}
-
-    def load_state_dict(self, storage: Storage, state: dict[str, Any]) -> None:
-        """Take what `state_dict` gave."""
-        if state:
-            raise ValueError(f"{type(self).__name__}: it has no state, got {sorted(state)}.")
 
     # --- a draw
 
@@ -217,8 +208,8 @@ class SliceSampler(Sampler):
             f"has {longest}. Ask for shorter slices, write longer trajectories, or use strict_length=False."
         )
 
-    def _slices(self, bounds: Boundaries, chosen: Tensor, length: int, seed: Tensor) -> tuple[Tensor, Slices]:
-        """A slice of each chosen trajectory."""
+    def _slices(self, bounds: Boundaries, chosen: Tensor, length: int, seed: Tensor) -> tuple[Tensor, Any]:
+        """A slice of each chosen trajectory: slots, and of each its ``slice`` and its ``place`` there."""
         stored = bounds.lengths[chosen]
         size = stored.clamp(max=length)
         before, after = (torch.clamp(size - 1, max=side) for side in self.span)
@@ -229,14 +220,14 @@ class SliceSampler(Sampler):
         places = torch.minimum(first[:, None] + offsets, end[:, None] - 1)
         positions = bounds.starts[chosen][:, None] + places
         inside = offsets < (end - first)[:, None]
-        firsts, lasts = (offsets == 0).expand_as(inside), offsets == (end - first - 1)[:, None]
-        mask = None
+        slices = torch.arange(chosen.shape[0], device=chosen.device)[:, None].expand_as(places)
+        told = {"slice": slices, "place": places}
         if self.pad_output:
-            mask = inside.reshape(-1)
+            told["mask"] = inside
         elif not self.strict_length or self.span != (0, 0):
-            positions, firsts, lasts = positions[inside], firsts[inside], lasts[inside]
+            positions, told = positions[inside], {name: value[inside] for name, value in told.items()}
         slots, _ = bounds.records_at(positions.reshape(-1))
-        return slots, Slices(firsts.reshape(-1), lasts.reshape(-1), mask)
+        return slots, {name: value.reshape(-1) for name, value in told.items()}
 
     def __repr__(self) -> str:
         options = ("num_slices", "slice_len", "traj_key", "end_key", "end_keys", "strict_length", "pad_output", "span")
@@ -344,7 +335,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
             current = current.as_of(storage, bounds, length if self.strict_length else 1)
         seed = take_seed(generator, storage)
         if current is None or current.size < fewest:
-            order = rng.permuted(seed, 0, rng.num_counters(chosen.shape[0]), chosen.shape[0])
+            order = ops.draw_permuted(seed, chosen.shape[0], 0, chosen.shape[0])
             current = _Pass.over(storage, bounds, chosen[order] if self.shuffle else chosen)
         assert current.numbers is not None
         slices = self._slices(bounds, current.numbers[:num], length, seed)
@@ -365,20 +356,17 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         kept = torch.empty(3, 0, dtype=torch.int64) if current is None else current.handles.clone()
         return {"handles": kept, "ran_out": self._ran_out}
 
-    def load_state_dict(self, storage: Storage, state: dict[str, Any]) -> None:
-        """Go on with the pass that `state_dict` told of. ValueError for what is no such state."""
-        handles, ran_out = state.get("handles"), state.get("ran_out")
-        if (
-            len(state) != 2
-            or not isinstance(ran_out, bool)
-            or not isinstance(handles, Tensor)
-            or handles.dtype != torch.int64
-            or handles.dim() != 2
-            or handles.shape[0] != 3
-        ):
-            raise ValueError(f"{type(self).__name__}: expected what state_dict() gives, got {state!r}.")
-        self._passes[storage] = _Pass(handles.to(storage.device, copy=True))
-        self._ran_out = ran_out
+    def plan_load(self, storage: Storage, state: Mapping[str, Any], size: int) -> Callable[[], None]:
+        reader = StateReader(state, f"load: {type(self).__name__}")
+        handles, ran_out = reader.tensor("handles", torch.int64, 3, None), reader.flag("ran_out")
+        if bool((handles < 0).any()) or bool((handles[0] >= size).any()):
+            raise reader.refuse("handles", f"slots below {size}, generations and cells")
+        handles = handles.to(storage.device, copy=True)
+
+        def put() -> None:
+            self._passes[storage], self._ran_out = _Pass(handles), ran_out
+
+        return put
 
 
 class _Pass(NamedTuple):

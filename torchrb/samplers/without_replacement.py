@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrb.ops import rng
+from torchrb import ops
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.storages.base import Storage
 
-# Counters that are permuted at a time. Some 170 small operations cost the same for one counter as for a thousand, so
-# that the draws of a block share them; and a pass begins with one block, so it must not be long.
-_BLOCK = 8192
+# Slots that are computed at a time, so that small draws share the cost of a call, which on the plain path is that of a
+# thousand slots; and a pass begins with one block, so it must not be long.
+_BLOCK = 2048
 
 
 class SamplerWithoutReplacement(Sampler):
@@ -78,7 +78,7 @@ class SamplerWithoutReplacement(Sampler):
                 "Draw outside of the graph, or use RandomSampler."
             )
         require_records(storage)
-        stored, fewest = len(storage), batch_size if self.drop_last else 1
+        stored, fewest = storage.num_drawable, batch_size if self.drop_last else 1
         if stored < fewest:
             raise ValueError(
                 f"SamplerWithoutReplacement: with drop_last a batch must fit into a pass, got batch_size={batch_size} "
@@ -87,7 +87,7 @@ class SamplerWithoutReplacement(Sampler):
         seed = take_seed(generator, storage) if self.shuffle else None
         current = self._pass_over(storage)
         if current is None or current.left < fewest:
-            current = _Pass(stored, storage.num_clears, None if seed is None else seed.clone())
+            current = _Pass(stored, storage.num_clears, None if seed is None else seed.clone(), storage.drawable())
         slots = current.take(min(batch_size, current.left), storage)
         self._passes[storage] = current
         self._ran_out = current.left < fewest
@@ -114,13 +114,15 @@ class SamplerWithoutReplacement(Sampler):
 
 
 class _Pass:
-    """An order of the slots below ``size``, computed a block at a time; without a seed they ascend."""
+    """An order of the slots below ``size``, or of so many ``members``, computed a block at a time; without a seed they
+    ascend.
+    """
 
-    def __init__(self, size: int, num_clears: int, seed: Tensor | None) -> None:
+    def __init__(self, size: int, num_clears: int, seed: Tensor | None, members: Tensor | None) -> None:
         self.size, self.num_clears, self.drawn = size, num_clears, 0
+        self._members = members
         self._seed = seed
-        # Slots that are computed, how many were drawn before the first of them, and the counter after the last.
-        self._block: tuple[Tensor, int, int] = torch.empty(0, dtype=torch.int64), 0, 0
+        self._block, self._begin = torch.empty(0, dtype=torch.int64), 0  # computed slots, and the place of the first
 
     @property
     def left(self) -> int:
@@ -132,24 +134,11 @@ class _Pass:
         if self._seed is None:
             slots = torch.arange(self.drawn, self.drawn + num, device=storage.device)
         else:
-            block, first, _ = self._block
-            if first + block.shape[0] < self.drawn + num:
-                block, first, _ = self._block = self._computed(num, self._seed, storage)
-            slots = block[self.drawn - first : self.drawn - first + num].clone()  # what is drawn is its user's
+            if self._begin + self._block.shape[0] < self.drawn + num:
+                block = ops.draw_permuted(self._seed, self.size, self.drawn, min(max(num, _BLOCK), self.left))
+                if block.is_cuda:  # the next draw may be on another stream
+                    storage.lock.owns(self._seed, block)
+                self._block, self._begin = block, self.drawn
+            slots = self._block[self.drawn - self._begin : self.drawn - self._begin + num].clone()  # the user's own
         self.drawn += num
-        return slots
-
-    def _computed(self, num: int, seed: Tensor, storage: Storage) -> tuple[Tensor, int, int]:
-        """A block of at least the next ``num`` slots."""
-        block, first, counter = self._block
-        parts = [block[self.drawn - first :].to(seed.device)]
-        found = parts[0].shape[0]
-        while found < num:
-            # Of the counters every other one gives a slot, at least, except for a small set, which is one block.
-            end = min(counter + max(_BLOCK, 2 * (num - found)), rng.num_counters(self.size))
-            parts.append(rng.permuted(seed, counter, end, self.size))
-            found, counter = found + parts[-1].shape[0], end
-        block = torch.cat(parts)
-        if block.is_cuda:  # the next draw may be on another stream
-            storage.lock.owns(seed, block)
-        return block, self.drawn, counter
+        return slots if self._members is None else self._members[slots]

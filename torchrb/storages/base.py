@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from torchrb.ops.schemas import (
 )
 from torchrb.storages.indexing import Slots, is_single, resolve, settled
 from torchrb.storages.memory import zeros
+from torchrb.storages.saving import Saving
 from torchrb.storages.staging import Staging
 from torchrb.storages.streams import DeviceLock
 
@@ -38,7 +39,21 @@ class Column(NamedTuple):
     template: Tensor
 
 
-class Storage(ABC):
+class Placement(NamedTuple):
+    """Where the rows of a batch go: the slot of each, int64 ``[n]``, -1 for one that is left out; no slot twice. And
+    what cursor and write count are afterwards.
+    """
+
+    slots: Tensor
+    cursor: int
+    write_count: int
+
+    def advance(self, control: Tensor) -> None:
+        """Move cursor and write count. May be called twice."""
+        control[CONTROL_CURSOR], control[CONTROL_WRITES] = self.cursor, self.write_count
+
+
+class Storage(Saving):
     """Rows by slot, with the headers, counters and journal that every buffer on the storage shares.
 
     A method that writes either does all of it or raises and has changed nothing; each holds `lock`, and so does a
@@ -56,6 +71,7 @@ class Storage(ABC):
     ndim = 1
 
     def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu", ndim: int = 1) -> None:
+        super().__init__()
         name = type(self).__name__
         if isinstance(max_size, bool) or not isinstance(max_size, int) or not 0 < max_size < 2**32:
             raise ValueError(f"{name}: max_size must be an int from 1 to 2**32 - 1, got {max_size!r}.")
@@ -115,6 +131,15 @@ class Storage(ABC):
         """How often what was stored has been cleared: after that, slots are given out anew."""
         return int(self._counters[CONTROL_CLEARS])
 
+    @property
+    def num_drawable(self) -> int:
+        """How many records a sampler may draw: here, all."""
+        return len(self)
+
+    def drawable(self) -> Tensor | None:
+        """Their slots, int64; None where they are those below the length."""
+        return None
+
     # --- rows
 
     @property
@@ -125,6 +150,31 @@ class Storage(ABC):
     @abstractmethod
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write a batch (or ``one`` record) at the cursor. Returns slots and generations, int64 ``[n]``."""
+
+    def place(
+        self, data: Any, choose: Callable[[int, Callable[[Any], Any]], Placement], *, one: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Write those rows of a batch (or ``one`` record) that ``choose`` finds a slot for. Returns the slot and the
+        generation of each row, int64 ``[n]``; -1 for one that was left out.
+
+        ``choose`` is told how many rows there are, and may ask for their values of a field by its key, as `values_at`
+        gives them. It is called once, when all of the data's own code has run, and writes nothing.
+        """
+        call = "add" if one else "extend"
+        with self.lock:
+            taken = self._take(data, one, call)
+            num = self._num_rows(taken)
+            if not num:
+                return self._no_slots(), self._no_slots()
+            self._make_room(num)
+            placement = choose(num, lambda key: self._values_of(taken, key, call))
+            generations = torch.full_like(placement.slots, -1)
+            kept = placement.slots >= 0
+            if bool(kept.any()):
+                rows = torch.nonzero(kept).view(-1)
+                chosen = taken if rows.shape[0] == num else self._rows_of(taken, rows)
+                generations[rows] = self._put(placement.slots[rows], chosen, call, placement)
+            return placement.slots, generations
 
     def write(self, slots: Tensor, data: Any, *, one: bool = False, call: str = "write") -> Tensor:
         """Overwrite whole records at valid slots (int64 ``[n]``). Returns their generations, int64 ``[n]``. ``call`` is
@@ -143,8 +193,26 @@ class Storage(ABC):
         """The storage's own copy of a batch (or of ``one`` record). All of the data's own code runs here."""
 
     @abstractmethod
-    def _put(self, slots: Tensor, taken: Any, call: str) -> Tensor:
-        """Write what `_take` gave to valid slots, or raise. Returns generations."""
+    def _put(self, slots: Tensor, taken: Any, call: str, placement: Placement | None = None) -> Tensor:
+        """Write what `_take` gave to valid slots, or raise. Returns generations. With a ``placement`` what it counts
+        moves along.
+        """
+
+    @abstractmethod
+    def _num_rows(self, taken: Any) -> int:
+        """How many records `_take` gave."""
+
+    @abstractmethod
+    def _rows_of(self, taken: Any, rows: Tensor) -> Any:
+        """Some of the records that `_take` gave."""
+
+    @abstractmethod
+    def _values_of(self, taken: Any, key: Any, call: str) -> Any:
+        """A field of the records that `_take` gave, as `values_at` gives it."""
+
+    def _make_room(self, num: int) -> None:
+        """Told before rows are placed; a storage without bounds may have to grow."""
+        return None
 
     @abstractmethod
     def _take_fields(self, fields: Mapping[Any, Any], call: str) -> Any:
@@ -157,6 +225,15 @@ class Storage(ABC):
     @abstractmethod
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         """Records at valid slots, in an index shape (default: that of ``slots``), and their generations."""
+
+    @abstractmethod
+    def values_at(self, key: Any, slots: Tensor, call: str) -> Any:
+        """One field of the records at valid slots: a tensor ``[n, ...]``, or a list of values where records need not be
+        alike. KeyError when there is none of that name, TypeError for one that is no tensor in a storage of tensors.
+        """
+
+    def _no_slots(self) -> Tensor:
+        return torch.empty(0, dtype=torch.int64, device=self.device)
 
     def clear(self, reset_writes: bool = True) -> None:
         """Retire every record: their handles are stale from now on. Cursor and length are 0."""
@@ -249,8 +326,10 @@ class Storage(ABC):
         """Whether other processes may use this storage."""
         return False
 
+    _goes_anywhere = False  # whether it goes to other processes without being shared first
+
     def __getstate__(self) -> Any:
-        if self.shared:
+        if self.shared or self._goes_anywhere:
             remedy = (
                 "This one is shared: hand it to a torch.multiprocessing.Process, or send it through one of its queues."
             )

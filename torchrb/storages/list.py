@@ -13,13 +13,17 @@ from torchrb import ops
 from torchrb.generations import new_headers
 from torchrb.journal import new_journal
 from torchrb.ops.schemas import CONTROL_CURSOR, CONTROL_JOURNAL
-from torchrb.storages.base import Storage
+from torchrb.persistence import StateReader
+from torchrb.storages import object_state
+from torchrb.storages.base import Placement, Storage
 from torchrb.storages.copies import own_copy
+from torchrb.storages.saving import Counters, PlannedRows
 from torchrb.storages.staging import placing
-from torchrb.storages.structure import paths_in, shown
+from torchrb.storages.structure import as_path, paths_in, shown
 
 _UNBOUNDED = 2**32 - 1
 _FIRST_SLOTS = 1024
+_MISSING: Any = object()
 
 
 class ListStorage(Storage):
@@ -68,18 +72,47 @@ class ListStorage(Storage):
                 staging.written(placing([self._items], slots.tolist(), [items]))
             return slots, generations
 
-    def _put(self, slots: Tensor, taken: list[Any], call: str) -> Tensor:
+    def _put(self, slots: Tensor, taken: list[Any], call: str, placement: Placement | None = None) -> Tensor:
         if len(taken) != slots.shape[0]:
             raise ValueError(f"{call}: {slots.shape[0]} records are addressed, got data for {len(taken)}.")
-        return self._put_items(slots, taken, True)
+        return self._put_items(slots, taken, True, placement)
 
-    def _put_items(self, slots: Tensor, items: list[Any], renew: bool) -> Tensor:
-        finish = placing([self._items], slots.tolist(), [items])
+    def _put_items(self, slots: Tensor, items: list[Any], renew: bool, placement: Placement | None = None) -> Tensor:
+        place = placing([self._items], slots.tolist(), [items])
+
+        def finish() -> Any:
+            if placement is not None:
+                placement.advance(self.control)
+            return place()
+
         with self._staging as staging:
             staging.note(finish)
             generations = ops.write_rows_(self.tables, self.control, self.journal, [], slots, [], renew)
             staging.written(finish)
         return generations
+
+    def _num_rows(self, taken: list[Any]) -> int:
+        return len(taken)
+
+    def _rows_of(self, taken: list[Any], rows: Tensor) -> list[Any]:
+        return [taken[row] for row in rows.tolist()]
+
+    def _values_of(self, taken: list[Any], key: Any, call: str) -> list[Any]:
+        return [self._value(item, key, call) for item in taken]
+
+    def values_at(self, key: Any, slots: Tensor, call: str) -> list[Any]:
+        self._staging.settle()
+        return [self._value(self._items[slot], key, call) for slot in slots.tolist()]
+
+    def _value(self, item: Any, key: Any, call: str) -> Any:
+        """One record's value of a field: a tensor, or the Python value of a non-tensor field."""
+        if not is_tensor_collection(item):
+            raise TypeError(f"{call}: records with field {key!r} must be tensordicts, got {type(item).__name__}.")
+        value = item.get(shown(as_path(key)), default=_MISSING)
+        if value is _MISSING:
+            known = list(item.keys(include_nested=True, leaves_only=True))
+            raise KeyError(f"{call}: no field {key!r} is stored; stored are {known}.")
+        return value.tolist() if is_non_tensor(value) else value
 
     def _take_fields(self, fields: Mapping[Any, Any], call: str) -> Any:
         raise TypeError(
@@ -149,6 +182,29 @@ class ListStorage(Storage):
         """A record as it is kept. Raises before anything was written."""
         return own_copy(item, self.items_device)
 
+    # --- saved states; see `storages.saving` and `storages.object_state`
+
+    kind = "objects"
+
+    def _told(self, call: str) -> dict[str, Any]:
+        return {}
+
+    def _segment(self, slots: Tensor, call: str) -> dict[str, Any]:
+        return object_state.segment(self, slots, call)
+
+    def _restored(self, item: Any, call: str) -> Any:
+        """A record of a saved state as it is kept. ValueError for one that cannot be."""
+        return self._own(item)
+
+    def _plan_rows(self, reader: StateReader, counters: Counters, placed: Any) -> PlannedRows:
+        return object_state.plan(self, reader, counters)
+
+    def _data_of(self, reader: StateReader, length: int) -> tuple[Any, Tensor]:
+        return object_state.data_of(reader, length)
+
+    def _state_of(self, state: dict[str, Any], data: Any, headers: Any, call: str) -> dict[str, Any]:
+        return object_state.state_of(state, data, headers, call)
+
     # --- slots
 
     def _make_room(self, num: int) -> None:
@@ -166,6 +222,7 @@ class ListStorage(Storage):
 
 
 def _value_at(record: Any, path: tuple) -> Any:
+    """A field of a tensordict or a dict."""
     value = record
     for name in path:
         value = value.get(name) if hasattr(value, "get") else None

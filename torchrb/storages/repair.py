@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchrb.generations import words_of
+from torchrb.ops.reference_tables import counts_from
 from torchrb.ops.schemas import (
     CONTROL_CURSOR,
     CONTROL_JOURNAL,
@@ -35,29 +36,29 @@ def repair(tables: list[Tensor], control: Tensor, journal: Tensor) -> int:
         return 0
     words, capacity = words_of(tables), tables[0].shape[0]
     torn = torch.nonzero((words & SLOT_BUSY) != 0).view(-1)
-    _retire(words, torn)
+    _retire(words, torn, control)
     live = torch.nonzero((words & SLOT_LIVE) != 0).view(-1)
     num = live.shape[0]
     gaps = torch.nonzero((words[:num] & SLOT_LIVE) == 0).view(-1)
     beyond = live[live >= num]
     if gaps.shape[0]:
-        _move(tables, words, beyond, gaps)
+        _move(tables, words, beyond, gaps, control)
     if num < capacity:  # nothing is overwritten while there is room
         control[CONTROL_CURSOR] = num
     control[CONTROL_LENGTH] = num
     return torn.shape[0]
 
 
-def _retire(words: Tensor, slots: Tensor) -> None:
-    words[slots] = ((words[slots] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT
+def _retire(words: Tensor, slots: Tensor, control: Tensor) -> None:
+    words[slots] = (counts_from(words[slots], control) + 1) << SLOT_COUNT_SHIFT
 
 
-def _move(tables: list[Tensor], words: Tensor, sources: Tensor, targets: Tensor) -> None:
-    counts = (words[targets] >> SLOT_COUNT_SHIFT) + 1
+def _move(tables: list[Tensor], words: Tensor, sources: Tensor, targets: Tensor, control: Tensor) -> None:
+    counts = counts_from(words[targets], control) + 1
     words[targets] |= SLOT_BUSY
     head = HEADER_BYTES // 2  # the slot word; the stamp behind it goes along
     for number, table in enumerate(tables):
         body = table[:, head if number == 0 else 0 :]
         body[targets] = body[sources]
     words[targets] = (counts << SLOT_COUNT_SHIFT) | SLOT_LIVE
-    _retire(words, sources)
+    _retire(words, sources, control)

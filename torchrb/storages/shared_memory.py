@@ -49,13 +49,13 @@ class SharedMemory:
         status = os.fstat(self.fd)
         return status.st_dev, status.st_ino
 
-    def tensor(self, offset: int, nbytes: int) -> Tensor:
+    def tensor(self, offset: int, nbytes: int, large_pages: bool = True) -> Tensor:
         """Bytes from a multiple of `PAGE` on, uint8 ``[nbytes]``; in large pages where the system gives them."""
         with torch.inference_mode(False):
             if not nbytes:
                 return torch.empty(0, dtype=torch.uint8)
             region = mmap.mmap(self.fd, nbytes, flags=mmap.MAP_SHARED, offset=offset)
-            if nbytes >= PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            if nbytes >= PAGE and large_pages and hasattr(mmap, "MADV_HUGEPAGE"):
                 try:
                     region.madvise(mmap.MADV_HUGEPAGE)
                 except OSError:

@@ -17,6 +17,7 @@ import pickle
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
@@ -90,12 +91,8 @@ class Sharing:
         storage = self._storage()
         if storage is None:
             return
-        if storage.structure is None and self._words[EXAMPLE_AT]:
-            example = os.pread(self._memory.fd, self._words[EXAMPLE_BYTES], self._words[EXAMPLE_AT])
-            structure = structure_of(pickle.loads(example), storage.device, "share")
-            self._end = self._body
-            storage._records = storage._lay_out(structure, storage.device, self.zeros)
-            storage.structure, storage._numbers = structure, numbers_of(structure)
+        if storage.structure is None:
+            self._learn(storage)
         if died:
             dropped = repair(storage.tables, self.control, self.journal)
             if dropped:
@@ -105,6 +102,21 @@ class Sharing:
                     RuntimeWarning,
                     stacklevel=5,
                 )
+
+    def _learn(self, storage: LazyTensorStorage) -> None:
+        """What a record is, if a process has told."""
+        if not self._words[EXAMPLE_AT]:
+            return
+        example = os.pread(self._memory.fd, self._words[EXAMPLE_BYTES], self._words[EXAMPLE_AT])
+        structure = structure_of(pickle.loads(example), storage.device, "share")
+        self._end = self._body
+        storage._records = storage._lay_out(structure, storage.device, self.zeros)
+        storage.structure, storage._numbers = structure, numbers_of(structure)
+
+    def sent(self, storage: LazyTensorStorage) -> tuple[Any, ...]:
+        """What makes the storage in another process; the caller holds its lock."""
+        fd, ring = reduction.DupFd(self._memory.fd), storage.journal.shape[0]
+        return _arrived, (type(storage), storage.max_size, storage._layout, fd, ring, storage._adopted)
 
 
 def share(storage: LazyTensorStorage) -> None:
@@ -121,8 +133,7 @@ def share(storage: LazyTensorStorage) -> None:
             )
         structure, old = storage.structure, storage._records
         if structure is not None:
-            _require_tensors(structure, name)
-            _example(structure)
+            require_shareable(structure, name)
         memory = SharedMemory.new(rounded(8 * (_JOURNAL + storage.journal.shape[0])))
         sharing = Sharing(storage, memory, storage.journal.shape[0])
         sharing.control.copy_(storage.control)
@@ -136,6 +147,12 @@ def share(storage: LazyTensorStorage) -> None:
                     new.copy_(table)
             storage._records = records
         sharing.take_over(storage)
+
+
+def require_shareable(structure: Structure, name: str) -> None:
+    """TypeError for records that other processes cannot see, or cannot be told of."""
+    _require_tensors(structure, name)
+    _example(structure)
 
 
 def _require_tensors(structure: Structure, name: str) -> None:
@@ -167,19 +184,25 @@ def _reduced(storage: LazyTensorStorage) -> tuple[Any, ...]:
     if sharing is None:
         return storage.__getstate__()  # which refuses
     with storage.lock:
-        fd, ring = reduction.DupFd(sharing._memory.fd), storage.journal.shape[0]
-        return _arrived, (type(storage), storage.max_size, storage._layout, fd, ring, storage._adopted)
+        return sharing.sent(storage)
+
+
+def here(token: tuple[int, int], made: Callable[[], LazyTensorStorage]) -> LazyTensorStorage:
+    """The storage of some memory as this process has it: the one that is here already, if it is."""
+    with _here_lock:
+        storage = _HERE.get(token)
+        return made() if storage is None else storage
 
 
 def _arrived(
     kind: type[LazyTensorStorage], max_size: int, layout: Any, fd: Any, ring: int, adopted: list[Tensor]
 ) -> LazyTensorStorage:
-    """A storage as the receiving process has it: the one that is here already, if it is."""
     memory = SharedMemory(fd.detach())
-    with _here_lock:
-        storage = _HERE.get(memory.token)
-        if storage is None:
-            storage = kind._received(max_size, layout)
-            storage._adopted = adopted
-            Sharing(storage, memory, ring).take_over(storage)
-    return storage
+
+    def made() -> LazyTensorStorage:
+        storage = kind._received(max_size, layout)
+        storage._adopted = adopted
+        Sharing(storage, memory, ring).take_over(storage)
+        return storage
+
+    return here(memory.token, made)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection, lazy_stack
+from tensordict import TensorDict, is_tensor_collection, lazy_stack
 from torch import Tensor
 
 from torchrb.storages.base import Column
@@ -56,6 +56,13 @@ class LazyStackStorage(ListStorage):
             raise TypeError(f"LazyStackStorage: a record must be a tensordict, got {type(item).__name__}.")
         return super()._own(item)
 
+    kind = "tensordicts"
+
+    def _restored(self, item: Any, call: str) -> Any:
+        if not is_tensor_collection(item):
+            raise ValueError(f"{call}: records of the saved state must be tensordicts, got a {type(item).__name__}.")
+        return self._own(item)
+
     def read(self, slots: Tensor, shape: torch.Size | None = None) -> tuple[Any, Tensor]:
         items, generations = super().read(slots, shape)
         if shape == ():
@@ -94,14 +101,6 @@ class LazyStackStorage(ListStorage):
                 changed[place].set(shown(as_path(key)), value)
         self._put_items(slots, [changed[place] for place in places], False)
 
-    def _value(self, item: TensorDictBase, key: Any, call: str) -> Any:
-        """One record's value of a field: a tensor, or the Python value of a non-tensor field."""
-        value = item.get(shown(as_path(key)), default=_MISSING)
-        if value is _MISSING:
-            known = list(item.keys(include_nested=True, leaves_only=True))
-            raise KeyError(f"{call}: no field {key!r} is stored; stored are {known}.")
-        return value.tolist() if is_non_tensor(value) else value
-
     def key_column(self, key: Any) -> Column | None:
         return None
 
@@ -119,9 +118,6 @@ class LazyStackStorage(ListStorage):
             rewards = self._rewards.setdefault(as_path(key), RewardColumn(key))
             column = rewards.catch_up(self, lambda slot: self._value(self._items[slot], key, REWARD_KEY))
         return Column([self.tables[0], column.view(-1, 1).view(torch.uint8)], [1, 0, 8], column[:0])
-
-
-_MISSING: Any = object()
 
 
 class _Field(NamedTuple):

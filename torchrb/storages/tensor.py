@@ -10,12 +10,15 @@ from torch import Tensor
 
 from torchrb import ops
 from torchrb.ops.schemas import HEADER_BYTES, ORDERED_DTYPES, STALE, UPDATED
-from torchrb.storages.base import Column, Storage
+from torchrb.persistence import StateReader
+from torchrb.storages import tensor_state
+from torchrb.storages.base import Column, Placement, Storage
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.memory import zeros
 from torchrb.storages.records import RecordTable, columns, packed
-from torchrb.storages.sharing import Sharing, share
+from torchrb.storages.saving import Counters, PlannedRows
+from torchrb.storages.sharing import Sharing, require_shareable, share
 from torchrb.storages.staging import Finish, placing
 from torchrb.storages.streams import DeviceLock
 from torchrb.storages.structure import (
@@ -51,12 +54,13 @@ class _Field(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """A batch, the structure it has, its rows, and the device they are on."""
+    """A batch, the structure it has, its rows (those ``kept``, if not all), and the device they are on."""
 
     batch: Any
     structure: Structure
     rows: Rows
     device: torch.device
+    kept: Tensor | None = None
 
 
 class LazyTensorStorage(Storage):
@@ -163,35 +167,72 @@ class LazyTensorStorage(Storage):
                 staging.written(self._placing(slots.tolist(), rows.objects))
             return slots, generations
 
-    def _put(self, slots: Tensor, taken: _Taken | None, call: str) -> Tensor:
+    def _put(self, slots: Tensor, taken: _Taken | None, call: str, placement: Placement | None = None) -> Tensor:
         given = 0 if taken is None else taken.rows.num
         if given != slots.shape[0]:
             raise ValueError(f"{call}: {slots.shape[0]} records are addressed, got data for {given or 'none'}.")
         if taken is None or not given:
             return self._no_slots()
         if self.structure is None:
-            first = self._begin(
-                taken,
-                lambda records, control, rows: (
-                    slots,
-                    ops.write_rows_(records.tables, control, self.journal, records.layout, slots, rows.values, True),
-                ),
-            )
+
+            def write(records: RecordTable, control: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+                args = (records.tables, control, self.journal, records.layout, slots, rows.values, True)
+                generations = ops.write_rows_(*args)
+                if placement is not None:
+                    placement.advance(control)
+                return slots, generations
+
+            first = self._begin(taken, write)
             if first is not None:
                 return first[1]
-            taken = self._fit(taken.batch, call)
+            if self.structure is not taken.structure:
+                kept, taken = taken.kept, self._fit(taken.batch, call)
+                taken = taken if kept is None else self._rows_of(taken, kept)
         (slots,) = self._apart([slots])
         self.known_nonempty = self._on_gpu
         rows, records = taken.rows, self._records
         args = (records.tables, self.control, self.journal, records.layout, slots, rows.values, True)
-        if not self._objects:
+        if not self._objects and placement is None:
             return ops.write_rows_(*args)
-        finish = self._placing(slots.tolist(), rows.objects)
+        place = self._placing(slots.tolist(), rows.objects) if self._objects else None
+
+        def finish() -> Any:
+            if placement is not None:
+                placement.advance(self.control)
+            return place and place()
+
         with self._staging as staging:
             staging.note(finish)
             generations = ops.write_rows_(*args)
             staging.written(finish)
         return generations
+
+    def _num_rows(self, taken: _Taken | None) -> int:
+        return 0 if taken is None else taken.rows.num
+
+    def _rows_of(self, taken: _Taken, rows: Tensor) -> _Taken:
+        places, (_, values, objects) = rows.tolist(), taken.rows
+        some = Rows(
+            len(places),
+            [value[rows.to(value.device)] for value in values],
+            [[column[place] for place in places] for column in objects],
+        )
+        return taken._replace(rows=some, kept=rows)
+
+    def _values_of(self, taken: _Taken, key: Any, call: str) -> Tensor:
+        number = self._number(numbers_of(taken.structure), key, call)
+        return taken.rows.values[self._of_tensors(number, key, call)]
+
+    def values_at(self, key: Any, slots: Tensor, call: str) -> Tensor:
+        number, records = self._of_tensors(self.find(key, call), key, call), self._records
+        return ops.read_rows(records.tables, records.leaf(number), [records.templates[number]], slots)[0][0]
+
+    @staticmethod
+    def _of_tensors(number: int, key: Any, call: str) -> int:
+        """The number of a field, if it is one of tensors."""
+        if number < 0:
+            raise TypeError(f"{call}: field {key!r} holds no tensors. Name a field of numbers.")
+        return number
 
     def _take_fields(self, fields: Mapping[Any, Any], call: str) -> list[_Field]:
         taken = []
@@ -330,18 +371,19 @@ class LazyTensorStorage(Storage):
             return tensors
         return [tensor.clone() if overlap(tensor, self._adopted) else tensor for tensor in tensors]
 
-    def _no_slots(self) -> Tensor:
-        return torch.empty(0, dtype=torch.int64, device=self.device)
-
     # --- fields
 
     def find(self, key: Any, call: str) -> int:
         """The number of a tensor field, or ``~number`` of a non-tensor one. KeyError when there is none."""
         if self._staging.noted:
             self._staging.settle()
-        number = self._numbers.get(as_path(key))
+        return self._number(self._numbers, key, call)
+
+    @staticmethod
+    def _number(numbers: dict[tuple, int], key: Any, call: str) -> int:
+        number = numbers.get(as_path(key))
         if number is None:
-            stored = [shown(path) for path in self._numbers]
+            stored = [shown(path) for path in numbers]
             raise KeyError(f"{call}: no field {key!r} is stored; stored are {stored}.")
         return number
 
@@ -455,9 +497,13 @@ class LazyTensorStorage(Storage):
             leaves = [number for number in numbers if number >= 0]
             templates = [records.templates[leaf] for leaf in leaves]
             values = iter(ops.read_rows(records.tables, records.part(leaves), templates, slots)[0])
-            places = slots.tolist() if len(leaves) < len(numbers) else []
-            kept = [next(values) if n >= 0 else [self._objects[~n][place] for place in places] for n in numbers]
-            return [own_copy(column) if isinstance(column, list) else column for column in kept]
+            objects = iter(self.stored_values(slots, [~number for number in numbers if number < 0]))
+            return [next(values if number >= 0 else objects) for number in numbers]
+
+    def stored_values(self, slots: Tensor, places: list[int]) -> list[list[Any]]:
+        """The values of some non-tensor fields in some slots."""
+        rows = slots.tolist() if places else []
+        return [own_copy([self._objects[place][row] for row in rows]) for place in places]
 
     def key_column(self, key: Any) -> Column | None:
         number = self.find(key, "PromptGroupSampler: group_key")
@@ -486,6 +532,43 @@ class LazyTensorStorage(Storage):
         if number < 0:
             raise TypeError(f"PromptGroupSampler: reward_key {key!r} names a non-tensor field; a reward is numeric.")
         return Column(self._records.tables, self._records.leaf(number), self._records.templates[number])
+
+    # --- saved states; see `storages.saving` and `storages.tensor_state`
+
+    kind = "tensors"
+
+    @property
+    def grows_on_disk(self) -> bool:  # type: ignore[override]
+        """Not where the user may write past the journal, into tensors that were adopted."""
+        return not self._adopted
+
+    @property
+    def _keeps_tables(self) -> bool:
+        """Whether somebody else knows the tables by their addresses: their user, other processes, CUDA graphs."""
+        return bool(self._adopted) or self.shared or self._on_gpu
+
+    def _require_fit(self, structure: Structure) -> None:
+        """TypeError for records that cannot be where this storage keeps its own."""
+        if self.shared:
+            require_shareable(structure, type(self).__name__)
+
+    def _told(self, call: str) -> dict[str, Any]:
+        return tensor_state.told(self)
+
+    def _segment(self, slots: Tensor, call: str) -> dict[str, Any]:
+        return tensor_state.segment(self, slots, call)
+
+    def _plan_rows(self, reader: StateReader, counters: Counters, placed: Any) -> PlannedRows:
+        return tensor_state.plan(self, reader, counters, placed)
+
+    def _data_of(self, reader: StateReader, length: int) -> tuple[Any, Tensor]:
+        return tensor_state.data_of(reader, length)
+
+    def _state_of(self, state: dict[str, Any], data: Any, headers: Any, call: str) -> dict[str, Any]:
+        return tensor_state.state_of(state, data, headers, call)
+
+    def _placed(self) -> Any:
+        return tensor_state.Placed(self.max_size)
 
 
 def overlap(tensor: Tensor, others: list[Tensor]) -> bool:

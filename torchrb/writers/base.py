@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,10 +17,15 @@ class Writer(ABC):
     its own, and two buffers on one storage never write over each other's cursor.
 
     A subclass implements `append`.
+
+    Args:
+        track_generations: tell a slot's generation, so that whoever holds an index can know whether the slot still
+            holds that record. The numbers are kept by the storage either way, for every buffer on it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, track_generations: bool = False) -> None:
         self._storage: Storage | None = None
+        self._tracks_generations = bool(track_generations)
 
     def register_storage(self, storage: Storage, *, replace: bool = False) -> None:
         """Tell the writer where to write. RuntimeError when it writes elsewhere already, unless that is to be replaced:
@@ -66,11 +72,46 @@ class Writer(ABC):
     @property
     def tracks_generations(self) -> bool:
         """Whether `generations_of` tells generations and samples carry ``"index_generation"``."""
-        return False
+        return self._tracks_generations
 
     def generations_of(self, index: int | Tensor | tuple) -> Tensor:
-        """-1 for every slot, shaped like ``index``: this writer does not track generations."""
-        return torch.full_like(_as_index(index), -1)
+        """The generation of each slot: how often it was written or emptied since its first write, from 0.
+
+        ``index``: an int or an integer tensor of any shape; the result, int64, has its shape and device. Of a tuple (an
+        index for each dimension of the storage) the first counts. -1 for a slot never written or out of range, and
+        everywhere when generations are not tracked. A slot that was emptied has a generation too, though no record: a
+        handle with it is not live.
+        """
+        slots = _as_index(index)
+        if not self._tracks_generations:
+            return torch.full_like(slots, -1)
+        storage = self.storage
+        with storage.lock:
+            return storage.generations(slots.to(storage.device)).to(slots.device)
+
+    # --- saved states
+
+    def state_dict(self) -> dict[str, Any]:
+        """What writes go on from, besides the storage's own counters: a snapshot, as that of a sampler
+        (`Sampler.state_dict`). Empty where there is nothing else.
+        """
+        return {}
+
+    def plan_load(self, state: Mapping[str, Any], size: int) -> Callable[[], None]:
+        """Validate a saved state for a storage that will hold ``size`` records, and return what puts it in place, which
+        does not fail. ValueError for a state that is not this writer's. As `Sampler.plan_load`.
+        """
+        if state:
+            raise ValueError(
+                f"load: a {type(self).__name__} keeps no state, got {sorted(map(str, state))}. Load it with the writer "
+                "that saved it."
+            )
+        return lambda: None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; see `plan_load` for the errors, after which nothing has changed."""
+        with self.storage.lock:
+            self.plan_load(state, len(self.storage))()
 
     def __repr__(self) -> str:
         if self._storage is None:

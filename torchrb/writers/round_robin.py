@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrb.writers.base import Writer, _as_index
+from torchrb.writers.base import Writer
 
 INDEX_KEYS = ("index", "index_generation")
 
@@ -34,29 +33,10 @@ class RoundRobinWriter(Writer):
     """
 
     def __init__(self, compilable: bool = False, *, track_generations: bool = False) -> None:
-        super().__init__()
-        self._tracks_generations = bool(track_generations)
-
-    @property
-    def tracks_generations(self) -> bool:
-        return self._tracks_generations
+        super().__init__(track_generations=track_generations)
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         return self.storage.append(self.prepared(data), one=one)
-
-    def generations_of(self, index: int | Tensor | tuple) -> Tensor:
-        """The generation of each slot: how often it was written or emptied since its first write, from 0.
-
-        ``index``: an int or an integer tensor of any shape; the result, int64, has its shape and device. Of a tuple (an
-        index for each dimension of the storage) the first counts. -1 for a slot never written or out of range, and
-        everywhere when generations are not tracked. A slot that was emptied has a generation too, though no record: a
-        handle with it is not live.
-        """
-        slots = _as_index(index)
-        if not self._tracks_generations:
-            return torch.full_like(slots, -1)
-        with self.storage.lock:
-            return self.storage.generations(slots.to(self.storage.device)).to(slots.device)
 
     def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:
         """Overwrite whole records at stored slots; the cursor stays, the records' old handles are stale.
@@ -74,8 +54,13 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
     """
 
     def prepared(self, data: Any) -> Any:
-        if isinstance(data, TensorDictBase):
-            return data.exclude(*INDEX_KEYS) if any(key in data.keys() for key in INDEX_KEYS) else data
-        if isinstance(data, list):
-            return [self.prepared(item) for item in data]
-        return data
+        return without_handles(data)
+
+
+def without_handles(data: Any) -> Any:
+    """Tensordicts, or a list of them, less the fields that a sample adds to its records."""
+    if isinstance(data, TensorDictBase):
+        return data.exclude(*INDEX_KEYS) if any(key in data.keys() for key in INDEX_KEYS) else data
+    if isinstance(data, list):
+        return [without_handles(item) for item in data]
+    return data
