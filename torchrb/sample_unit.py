@@ -123,7 +123,7 @@ class Sequence(SampleUnit):
         steps = torch.arange(self.burn_in + self.length + self.bootstrap, device=anchors.device)
         wanted = begin[:, None] + (steps - self.burn_in) * self.dilation
         positions = torch.minimum(torch.maximum(wanted, first[:, None]), last[:, None])
-        slots, _ = bounds.records_at(positions.view(-1))
+        slots = bounds.rows_at(positions.view(-1))
         num, size = positions.shape
         learning = (steps >= self.burn_in) & (steps < self.burn_in + self.length)
         told = {

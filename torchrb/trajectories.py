@@ -86,14 +86,15 @@ def _names(paths: set[tuple]) -> list[Any]:
 class Boundaries:
     """The trajectories of a storage at one time, in order of their cell, then of time.
 
-    Positions count records in time order, cell after cell: position ``cell * num + t``. ``starts``, ``lengths``: int64
-    ``[n]``, positions where trajectories start, and their records. With ``order``, positions are those of a sorted
-    sequence instead, and ``order`` says which record each one is.
+    Positions count records in time order, cell after cell: position ``cell * num + t`` of ``num`` records of ``cells``
+    cells, the oldest of which is in slot ``first``. ``starts``, ``lengths``: int64 ``[n]``, positions where
+    trajectories start, and their records. With ``order``, positions are those of a sorted sequence instead, and
+    ``order`` says which of these each one is. A row is a slot, or a cell of it: ``slot * cells + cell``.
     """
 
     num: int
+    cells: int
     first: int
-    cells: torch.Size
     starts: Tensor
     lengths: Tensor
     order: Tensor | None = None
@@ -108,19 +109,25 @@ class Boundaries:
             self._eligible[length] = torch.nonzero(self.lengths >= length).view(-1)
         return self._eligible[length]
 
-    def records_at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The slot and the cell number of positions."""
+    def rows_at(self, positions: Tensor) -> Tensor:
+        """The row at each position."""
         if self.order is not None:
             positions = self.order[positions]
-        return (positions % self.num + self.first) % self.num, positions // self.num
+        if self.cells == 1:
+            return (positions + self.first) % self.num
+        return (positions % self.num + self.first) % self.num * self.cells + positions // self.num
 
-    def positions_of(self, slots: Tensor, cells: Tensor | int = 0) -> Tensor:
-        """The positions of stored records (and their cells)."""
-        positions = (slots - self.first) % self.num + cells * self.num
-        return positions if self.order is None else torch.argsort(self.order)[positions]
+    def positions_of(self, rows: Tensor) -> Tensor:
+        """The position of each row that is stored."""
+        positions = (rows // self.cells - self.first) % self.num + rows % self.cells * self.num
+        if self.order is None:
+            return positions
+        places = torch.full((self.num * self.cells,), -1, dtype=torch.int64, device=rows.device)
+        places[self.order] = torch.arange(self.order.shape[0], device=rows.device)
+        return places[positions]
 
     def owners_of(self, positions: Tensor) -> Tensor:
-        """The number of the trajectory that each position is in; -1 for a slot that holds no record."""
+        """The number of the trajectory that each position is in; -1 for one in none."""
         if not len(self):
             return torch.full_like(positions, -1)
         owners = torch.searchsorted(self.starts, positions, right=True) - 1
@@ -136,10 +143,10 @@ class TrajectoryIndex:
     write.) On a GPU the host waits for the counters at each look.
 
     ``whole``: nothing ends a trajectory but a slot that holds no record, and the present.
-    ``ends`` or ``trajectories`` (bool flags, ids; by slot, ``[len(storage)]``) instead of fields: they are the caller's
-    word, which no write changes; ValueError when they are not of the records that are stored.
+    ``ends`` or ``trajectories`` (bool flags, ids; by slot, ``[num]``, or ``[num, *cells]``) instead of fields: they are
+    the caller's word, which no write changes; ValueError when they are not of the records that are stored.
 
-    ``rows_visited``: records looked at so far.
+    ``rows_visited``: rows looked at so far.
     """
 
     def __init__(
@@ -159,7 +166,7 @@ class TrajectoryIndex:
         self._given_ids, self._step_key, self._whole, self._call = trajectories is not None, step_key, whole, call
         self._reader = JournalReader()
         self._source = Source(None)
-        self._stops = torch.empty(0, dtype=torch.bool)  # by slot: whether the record is the last of its trajectory
+        self._stops = torch.empty(0, dtype=torch.bool)  # by row: whether it is the last of its trajectory
         self._live = self._stops
         self._known: Boundaries | None = None
         self.rows_visited = 0
@@ -169,138 +176,143 @@ class TrajectoryIndex:
         storage = self.storage
         if self._known is not None and not self._reader.moved(storage.control):
             return self._known
-        slots, position = self._reader.unread(storage.control, storage.journal)
+        rows, position = self._reader.unread(storage.control, storage.journal)
         if self._step_key is not None:
             known = self._sorted()
         else:
-            self._look_at(slots)
+            self._look_at(rows)
             known = self._cut()
         self._known = known
         self._reader.accept(position)  # last: what was cut off is looked at again
         return known
 
-    # --- which records are the last of their trajectories
+    # --- which rows are the last of their trajectories
 
-    def _look_at(self, slots: Tensor | None) -> None:
-        """Bring `_stops` and `_live` up to date for slots that were written; for None, all of them."""
+    def _look_at(self, rows: Tensor | None) -> None:
+        """Bring `_stops` and `_live` up to date for rows that were written; for None, all of them."""
         storage = self.storage
-        capacity, device = storage.tables[0].shape[0], storage.device
-        if slots is None or self._stops.shape[0] != capacity:
-            slots = torch.arange(len(storage), device=device)
+        capacity, cells, device = storage.tables[0].shape[0], storage.num_cells, storage.device
+        if rows is None or self._stops.shape[0] != capacity:
+            rows = torch.arange(len(storage), device=device)
             self._find_source()
             self._live = torch.zeros(capacity, dtype=torch.bool, device=device)
-            self._stops = torch.ones((capacity, *self._cells()), dtype=torch.bool, device=device)
+            self._stops = torch.ones(capacity, dtype=torch.bool, device=device)
         else:  # whether a record is the last also depends on the one behind it
-            slots = torch.unique(torch.cat([slots, (slots - 1) % capacity]))
-        self._live[slots] = (words_of(storage.tables)[slots] & SLOT_LIVE) != 0
-        followers = (slots + 1) % capacity
-        follower_live = (words_of(storage.tables)[followers] & SLOT_LIVE) != 0
-        self._stops[slots] = True
-        inner = self._live[slots] & follower_live
-        slots, followers = slots[inner], followers[inner]
-        self.rows_visited += slots.shape[0]
-        if self._given is None and slots.shape[0]:
-            self._stops[slots] = False if self._whole else self._last(slots, followers)
+            rows = torch.unique(torch.cat([rows, (rows - cells) % capacity]))
+        words, followers = words_of(storage.tables), (rows + cells) % capacity
+        live = (words[rows] & SLOT_LIVE) != 0
+        inner = live & ((words[followers] & SLOT_LIVE) != 0)
+        self._live[rows], self._stops[rows] = live, True
+        rows, followers = rows[inner], followers[inner]
+        self.rows_visited += rows.shape[0]
+        if rows.shape[0]:
+            told = self._whole or self._given is not None
+            self._stops[rows] = False if told else self._last(rows, followers)
 
-    def _last(self, slots: Tensor, followers: Tensor) -> Tensor:
-        """Whether records, both of which are there, are the last of their trajectories: bool ``[n, *cells]``."""
+    def _last(self, rows: Tensor, followers: Tensor) -> Tensor:
+        """Whether records, behind which there are others, are the last of their trajectories: bool ``[n]``."""
         storage, source = self.storage, self._source
         if source.ids is None:
-            flags = [self._per_cell(flag != 0) for flag in map(self._numeric, storage.read_fields(source.paths, slots))]
-            return torch.stack(flags).any(0)
-        (mine,), (theirs,) = (storage.read_fields([source.ids], where) for where in (slots, followers))
+            return torch.stack([_any_of(self._flags(c)) for c in storage.read_fields(source.paths, rows)]).any(0)
+        (mine,), (theirs,) = (storage.read_fields([source.ids], where) for where in (rows, followers))
         if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
-            return self._per_cell(mine != theirs)
+            return _any_of(mine != theirs)
         differ = [_differ(a, b) for a, b in zip(mine, theirs, strict=True)]
-        return (
-            torch.tensor(differ, device=storage.device).view(-1, *[1] * len(self._cells())).expand(-1, *self._cells())
-        )
+        return torch.tensor(differ, device=storage.device)
 
     def _find_source(self) -> None:
-        if self._whole:
-            return
-        if self._given is None:
+        if self._given is None and not self._whole:
             self._source = find_source(self.storage, *self._keys, self._call)
-            return
-        expected, got = (len(self.storage), *self._cells()), self._given.shape[: 1 + len(self._cells())]
-        if got != expected:
-            raise ValueError(
-                f"{self._call}: boundaries were given for {[*got]} records, and {[*expected]} are stored. Give "
-                "one value for each stored record, or a key that boundaries can be read from."
-            )
 
-    def _numeric(self, column: Any) -> Tensor:
+    def _flags(self, column: Any) -> Tensor:
         if isinstance(column, Tensor):
-            return column
+            return column != 0
         raise TypeError(
             f"{self._call}: end flags {_names(set(self._source.ends))} must be bools or numbers of one shape in every "
             "record. Use a trajectory key."
         )
 
-    def _per_cell(self, truth: Tensor) -> Tensor:
-        """Whether it is true of any element within a cell."""
-        num_dims = 1 + len(self._cells())
-        return truth.flatten(num_dims).any(num_dims) if truth.dim() > num_dims else truth
-
-    def _cells(self) -> torch.Size:
-        """The shape of the cells within a record."""
-        return torch.Size()
+    def _stops_given(self, num: int, cells: int) -> Tensor:
+        """What the caller gave, by row."""
+        given = self._given
+        assert given is not None
+        if given.shape[0] != num or given.numel() % (num * cells):
+            raise ValueError(
+                f"{self._call}: boundaries were given for {[*given.shape]} records, and {num} are stored"
+                f"{f', of {cells} cells' if cells > 1 else ''}. Give one value for each stored record, or a key that "
+                "boundaries can be read from."
+            )
+        given = given.to(self.storage.device).reshape(num, cells, -1)
+        return (given != given.roll(-1, 0) if self._given_ids else given != 0).any(2).view(-1)
 
     # --- the table
 
+    def _ring(self) -> tuple[int, int, int]:
+        """How many records are stored, of how many cells, and the slot of the oldest one."""
+        storage = self.storage
+        cells, length = storage.num_cells, len(storage)
+        full = length == storage.tables[0].shape[0]
+        return length // cells, cells, storage.cursor // cells if full else 0
+
+    def _in_time(self, by_row: Tensor, ring: tuple[int, int, int]) -> Tensor:
+        """Values of rows, in order of positions but of two dimensions, ``[cells, num]``; a copy."""
+        num, cells, first = ring
+        by_slot = by_row[: num * cells].view(num, cells)
+        return torch.cat([by_slot[first:], by_slot[:first]]).t().contiguous()
+
     def _cut(self) -> Boundaries:
-        num, first, capacity = len(self.storage), 0, self._live.shape[0]
-        stops, live = self._stops, self._live
+        ring = num, cells, _ = self._ring()
+        stops = self._stops
         if self._given is not None:
-            self._find_source()
-            given = self._given.to(self.storage.device)
-            last = self._per_cell(given != given.roll(-1, 0) if self._given_ids else given != 0)
             stops = stops.clone()
-            stops[:num] = last
-        if num == capacity:
-            first = self.storage.cursor
-        stops, live = (torch.cat([by_slot[first:num], by_slot[:first]]) for by_slot in (stops, live))
-        stops[-1] = True
-        cells = stops.shape[1:]
-        flat = stops.flatten(1).t().reshape(-1) if cells else stops
-        ends = torch.nonzero(flat).view(-1)
-        starts = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
-        lengths = ends - starts + 1
+            stops[: num * cells] |= self._stops_given(num, cells)
+        stops = self._in_time(stops, ring)
+        stops[:, -1] = True
+        starts, lengths = _runs(stops.view(-1))
+        live = self._in_time(self._live, ring).view(-1)
         if not bool(live.all()):
-            there = live[starts % num]
+            there = live[starts]
             starts, lengths = starts[there], lengths[there]
-        return Boundaries(num, first, cells, starts, lengths)
+        return Boundaries(*ring, starts, lengths)
 
     def _sorted(self) -> Boundaries:
         """Trajectories whose records do not lie side by side: by id, then by step, cut where a step is missing."""
-        storage = self.storage
+        storage, step = self.storage, as_path(self._step_key)
         self._find_source()
-        step = as_path(self._step_key)
         if self._source.ids is None or step not in storage.field_paths:
             raise KeyError(
                 f"{self._call}: fragmented=True needs a field of trajectory ids and one of steps, {self._step_key!r}; "
                 f"stored are {_names(set(storage.field_paths))}."
             )
-        num, capacity = len(storage), storage.tables[0].shape[0]
-        first = storage.cursor if num == capacity else 0
-        slots = (torch.arange(num, device=storage.device) + first) % num
-        there = (words_of(storage.tables)[slots] & SLOT_LIVE) != 0
-        self.rows_visited += num
-        ids, steps = storage.read_fields([self._source.ids, step], slots)
+        everything = Boundaries(*self._ring(), torch.empty(0), torch.empty(0))
+        num_rows = everything.num * everything.cells
+        rows = everything.rows_at(torch.arange(num_rows, device=storage.device))
+        order = torch.nonzero((words_of(storage.tables)[rows] & SLOT_LIVE) != 0).view(-1)
+        self.rows_visited += order.shape[0]
+        ids, steps = storage.read_fields([self._source.ids, step], rows[order])
         if not isinstance(ids, Tensor):
             numbers: dict[Any, int] = {}
             ids = torch.tensor([numbers.setdefault(_hashable(value), len(numbers)) for value in ids])
-        cells, num_dims = self._cells(), 1 + len(self._cells())
-        ids = ids.reshape(*ids.shape[:num_dims], -1).movedim(0, num_dims - 1).reshape(cells.numel() * num, -1)
-        steps = steps.reshape(num, *cells).movedim(0, -1).reshape(-1)
-        order = torch.nonzero(there.repeat(cells.numel())).view(-1)
-        for column in (steps, *reversed(ids.unbind(1))):
-            order = order[torch.argsort(column[order], stable=True)]
-        ids, steps = ids[order], steps[order]
+        ids, steps = ids.reshape(order.shape[0], -1), steps.reshape(order.shape[0], -1)[:, 0]
+        for number in (None, *reversed(range(ids.shape[1]))):
+            column = steps if number is None else ids[:, number]
+            place = torch.argsort(column, stable=True)
+            order, ids, steps = order[place], ids[place], steps[place]
         last = (ids[1:] != ids[:-1]).any(1) | (steps[1:] != steps[:-1] + 1)
-        ends = torch.nonzero(torch.cat([last, last.new_ones(1)])).view(-1)
-        starts = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
-        return Boundaries(num, first, cells, starts, ends - starts + 1, order)
+        starts, lengths = _runs(torch.cat([last, last.new_ones(1)]))
+        return Boundaries(everything.num, everything.cells, everything.first, starts, lengths, order)
+
+
+def _any_of(truth: Tensor) -> Tensor:
+    """Whether it is true of any element of a row."""
+    return truth.flatten(1).any(1) if truth.dim() > 1 else truth
+
+
+def _runs(stops: Tensor) -> tuple[Tensor, Tensor]:
+    """Where runs start, and how long they are, of flags that are set at the end of each."""
+    ends = torch.nonzero(stops).view(-1)
+    starts = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
+    return starts, ends - starts + 1
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -321,11 +333,9 @@ def lengths_in(data: TensorDictBase, traj_key: Any, end_keys: Sequence[Any] | No
     source = source_among(list(paths_in(data)), traj_key, end_keys, call)
     columns = [value.tolist() if is_non_tensor(value) else value for value in map(data.get, map(shown, source.paths))]
     if source.ids is None:
-        last = torch.stack([(column != 0).flatten(1).any(1) if column.dim() > 1 else column != 0 for column in columns])
-        last = last.any(0)[:-1]
+        last = torch.stack([_any_of(column != 0) for column in columns]).any(0)[:-1]
     elif isinstance(columns[0], Tensor):
-        last = columns[0][1:] != columns[0][:-1]
-        last = last.flatten(1).any(1) if last.dim() > 1 else last
+        last = _any_of(columns[0][1:] != columns[0][:-1])
     else:
         values = columns[0]
         last = torch.tensor([_differ(a, b) for a, b in zip(values[1:], values[:-1], strict=True)], dtype=torch.bool)

@@ -275,7 +275,7 @@ def test_a_pass_is_saved_by_the_handles_of_what_is_left():
     rb.generator.set_state(generator)
     assert [rb.sample(8)["episode"].tolist() for _ in range(2)] == rest
     assert sorted({*first, *rest[0], *rest[1]}) == list(range(9)) and other.ran_out
-    beyond = state["handles"] + torch.tensor([[99], [0], [0]])
+    beyond = state["handles"] + torch.tensor([[99], [0]])
     for wrong in ({}, state | {"ran_out": 1}, state | {"handles": torch.zeros(2, 4)}, state | {"handles": beyond}):
         with pytest.raises(ValueError, match="load: SliceSamplerWithoutReplacement: "):
             other.load_state_dict(rb.storage, wrong)

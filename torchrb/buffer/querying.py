@@ -140,12 +140,12 @@ def _read_all(storage: Storage, key: Any, call: str, needed: set[tuple[Any, ...]
     if not len(storage):
         return None
     bounds = TrajectoryIndex(storage, key, call=call).catch_up()
-    slots, _ = bounds.records_at(torch.arange(bounds.num, device=storage.device))
+    slots = bounds.rows_at(torch.arange(len(storage), device=storage.device))
     if needed is None:
         data, generations = storage.read(slots)
         return _Content(data, slots, generations, bounds)
     paths = [path for path in storage.field_paths if any(_overlap(path, other) for other in needed)]
-    data = TensorDict({}, [bounds.num], device=storage.device)
+    data = TensorDict({}, [len(storage)], device=storage.device)
     for path, column in zip(paths, storage.read_fields(paths, slots), strict=True):
         data.set(shown(path), column if isinstance(column, Tensor) else NonTensorStack(*column))
     return _Content(data, slots, storage.generations(slots), bounds)
@@ -155,8 +155,7 @@ def _parts_of(content: _Content) -> Iterator[_Content]:
     """The content of each trajectory."""
     bounds = content.bounds
     for start, length in zip(bounds.starts.tolist(), bounds.lengths.tolist(), strict=True):
-        first = start % bounds.num
-        rows = slice(first, first + length)
+        rows = slice(start, start + length)
         yield _Content(content.data[rows], content.slots[rows], content.generations[rows], bounds)
 
 

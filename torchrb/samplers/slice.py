@@ -226,7 +226,7 @@ class SliceSampler(Sampler):
             told["mask"] = inside
         elif not self.strict_length or self.span != (0, 0):
             positions, told = positions[inside], {name: value[inside] for name, value in told.items()}
-        slots, _ = bounds.records_at(positions.reshape(-1))
+        slots = bounds.rows_at(positions.reshape(-1))
         return slots, {name: value.reshape(-1) for name, value in told.items()}
 
     def __repr__(self) -> str:
@@ -353,14 +353,14 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     def state_dict(self, storage: Storage) -> dict[str, Any]:
         """The pass under way: the handles of the trajectories that are left."""
         current = self._passes.get(storage)
-        kept = torch.empty(3, 0, dtype=torch.int64) if current is None else current.handles.clone()
+        kept = torch.empty(2, 0, dtype=torch.int64) if current is None else current.handles.clone()
         return {"handles": kept, "ran_out": self._ran_out}
 
     def plan_load(self, storage: Storage, state: Mapping[str, Any], size: int) -> Callable[[], None]:
         reader = StateReader(state, f"load: {type(self).__name__}")
-        handles, ran_out = reader.tensor("handles", torch.int64, 3, None), reader.flag("ran_out")
+        handles, ran_out = reader.tensor("handles", torch.int64, 2, None), reader.flag("ran_out")
         if bool((handles < 0).any()) or bool((handles[0] >= size).any()):
-            raise reader.refuse("handles", f"slots below {size}, generations and cells")
+            raise reader.refuse("handles", f"slots below {size}, and generations")
         handles = handles.to(storage.device, copy=True)
 
         def put() -> None:
@@ -370,8 +370,8 @@ class SliceSamplerWithoutReplacement(SliceSampler):
 
 
 class _Pass(NamedTuple):
-    """What is left of a pass. ``handles``: of each trajectory the last record that it had at the last draw: slot,
-    generation and cell, int64 ``[3, n]``. ``numbers``: theirs in ``bounds``.
+    """What is left of a pass. ``handles``: of each trajectory the last record that it had at the last draw, row and
+    generation, int64 ``[2, n]``. ``numbers``: theirs in ``bounds``.
     """
 
     handles: Tensor
@@ -384,16 +384,16 @@ class _Pass(NamedTuple):
 
     @classmethod
     def over(cls, storage: Storage, bounds: Boundaries, numbers: Tensor) -> _Pass:
-        slots, cells = bounds.records_at(bounds.starts[numbers] + bounds.lengths[numbers] - 1)
-        return cls(torch.stack([slots, storage.generations(slots), cells]), numbers, bounds)
+        rows = bounds.rows_at(bounds.starts[numbers] + bounds.lengths[numbers] - 1)
+        return cls(torch.stack([rows, storage.generations(rows)]), numbers, bounds)
 
     def as_of(self, storage: Storage, bounds: Boundaries, length: int) -> _Pass:
         """The pass without the trajectories that are gone by now, or too short."""
         if self.bounds is bounds:
             return self
-        slots, generations, cells = self.handles
-        there = (slots < bounds.num) & (storage.generations(slots) == generations)
-        numbers = bounds.owners_of(bounds.positions_of(slots[there], cells[there]))
+        rows, generations = self.handles
+        there = (rows < bounds.num * bounds.cells) & (storage.generations(rows) == generations)
+        numbers = bounds.owners_of(bounds.positions_of(rows[there]))
         numbers = numbers[numbers >= 0]
         return _Pass.over(storage, bounds, numbers[bounds.lengths[numbers] >= length])
 

@@ -69,6 +69,7 @@ class Storage(Saving):
     """
 
     ndim = 1
+    num_cells = 1
 
     def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu", ndim: int = 1) -> None:
         super().__init__()
