@@ -138,9 +138,9 @@ class Boundaries:
 class TrajectoryIndex:
     """The boundaries of a storage, kept up to date from its journal.
 
-    A write costs the records written, and at the next look one pass over a byte for each stored record and the table of
-    trajectories; a look when nothing was written costs nothing. (With a step key, everything is sorted anew after a
-    write.) On a GPU the host waits for the counters at each look.
+    A look costs the records written since the last one, and the table of trajectories; nothing when nothing was
+    written. (With a step key, everything is sorted anew after a write.) On a GPU the host waits for the counters at
+    each look.
 
     ``whole``: nothing ends a trajectory but a slot that holds no record, and the present.
     ``ends`` or ``trajectories`` (bool flags, ids; by slot, ``[num]``, or ``[num, *cells]``) instead of fields: they are
@@ -168,6 +168,7 @@ class TrajectoryIndex:
         self._source = Source(None)
         self._stops = torch.empty(0, dtype=torch.bool)  # by row: whether it is the last of its trajectory
         self._live = self._stops
+        self._ends, self._num_dead = torch.empty(0, dtype=torch.int64), 0  # rows with `_stops`, ascending; and not live
         self._known: Boundaries | None = None
         self.rows_visited = 0
 
@@ -180,7 +181,11 @@ class TrajectoryIndex:
         if self._step_key is not None:
             known = self._sorted()
         else:
-            self._look_at(rows)
+            try:
+                self._look_at(rows)
+            except BaseException:
+                self._stops = self._stops[:0]  # it may be half-way: all is looked at again
+                raise
             known = self._cut()
         self._known = known
         self._reader.accept(position)  # last: what was cut off is looked at again
@@ -189,25 +194,27 @@ class TrajectoryIndex:
     # --- which rows are the last of their trajectories
 
     def _look_at(self, rows: Tensor | None) -> None:
-        """Bring `_stops` and `_live` up to date for rows that were written; for None, all of them."""
+        """Bring `_stops`, and what goes with it, up to date for rows that were written; for None, all of them."""
         storage = self.storage
         capacity, cells, device = storage.tables[0].shape[0], storage.num_cells, storage.device
         if rows is None or self._stops.shape[0] != capacity:
             rows = torch.arange(len(storage), device=device)
             self._find_source()
-            self._live = torch.zeros(capacity, dtype=torch.bool, device=device)
-            self._stops = torch.ones(capacity, dtype=torch.bool, device=device)
+            self._live, self._stops = torch.zeros(2, capacity, dtype=torch.bool, device=device)
+            self._ends, self._num_dead = rows[:0], capacity
         else:  # whether a record is the last also depends on the one behind it
             rows = torch.unique(torch.cat([rows, (rows - cells) % capacity]))
         words, followers = words_of(storage.tables), (rows + cells) % capacity
         live = (words[rows] & SLOT_LIVE) != 0
         inner = live & ((words[followers] & SLOT_LIVE) != 0)
-        self._live[rows], self._stops[rows] = live, True
-        rows, followers = rows[inner], followers[inner]
+        stops = ~inner
+        if self._given is None and not self._whole and bool(inner.any()):
+            stops[inner] = self._last(rows[inner], followers[inner])
         self.rows_visited += rows.shape[0]
-        if rows.shape[0]:
-            told = self._whole or self._given is not None
-            self._stops[rows] = False if told else self._last(rows, followers)
+        fresh = rows[stops & ~self._stops[rows]]
+        self._num_dead += int(self._live[rows].sum()) - int(live.sum())
+        self._live[rows], self._stops[rows] = live, stops
+        self._ends = _merged(self._ends[self._stops[self._ends]], fresh)
 
     def _last(self, rows: Tensor, followers: Tensor) -> Tensor:
         """Whether records, behind which there are others, are the last of their trajectories: bool ``[n]``."""
@@ -254,26 +261,24 @@ class TrajectoryIndex:
         full = length == storage.tables[0].shape[0]
         return length // cells, cells, storage.cursor // cells if full else 0
 
-    def _in_time(self, by_row: Tensor, ring: tuple[int, int, int]) -> Tensor:
-        """Values of rows, in order of positions but of two dimensions, ``[cells, num]``; a copy."""
-        num, cells, first = ring
-        by_slot = by_row[: num * cells].view(num, cells)
-        return torch.cat([by_slot[first:], by_slot[:first]]).t().contiguous()
-
     def _cut(self) -> Boundaries:
-        ring = num, cells, _ = self._ring()
-        stops = self._stops
+        num, cells, first = self._ring()
+        bounds = Boundaries(num, cells, first, self._ends[:0], self._ends[:0])
+        ends = self._ends
         if self._given is not None:
-            stops = stops.clone()
-            stops[: num * cells] |= self._stops_given(num, cells)
-        stops = self._in_time(stops, ring)
-        stops[:, -1] = True
-        starts, lengths = _runs(stops.view(-1))
-        live = self._in_time(self._live, ring).view(-1)
-        if not bool(live.all()):
-            there = live[starts]
+            ends = torch.nonzero(self._stops[: num * cells] | self._stops_given(num, cells)).view(-1)
+        old, stored = torch.searchsorted(ends, torch.tensor([first * cells, num * cells], device=ends.device)).tolist()
+        ends = bounds.positions_of(torch.cat([ends[old:stored], ends[:old]]))
+        newest = torch.arange(1, cells + 1, device=ends.device) * num - 1  # the present ends what is being written
+        if cells == 1:
+            ends = ends if ends.shape[0] and bool(ends[-1] == newest) else torch.cat([ends, newest])
+        else:
+            ends = torch.unique(torch.cat([ends, newest]))
+        starts, lengths = _between(ends)
+        if self._num_dead > self._live.shape[0] - num * cells:
+            there = self._live[bounds.rows_at(starts)]
             starts, lengths = starts[there], lengths[there]
-        return Boundaries(*ring, starts, lengths)
+        return Boundaries(num, cells, first, starts, lengths)
 
     def _sorted(self) -> Boundaries:
         """Trajectories whose records do not lie side by side: by id, then by step, cut where a step is missing."""
@@ -299,7 +304,7 @@ class TrajectoryIndex:
             place = torch.argsort(column, stable=True)
             order, ids, steps = order[place], ids[place], steps[place]
         last = (ids[1:] != ids[:-1]).any(1) | (steps[1:] != steps[:-1] + 1)
-        starts, lengths = _runs(torch.cat([last, last.new_ones(1)]))
+        starts, lengths = _between(torch.nonzero(torch.cat([last, last.new_ones(1)])).view(-1))
         return Boundaries(everything.num, everything.cells, everything.first, starts, lengths, order)
 
 
@@ -308,11 +313,22 @@ def _any_of(truth: Tensor) -> Tensor:
     return truth.flatten(1).any(1) if truth.dim() > 1 else truth
 
 
-def _runs(stops: Tensor) -> tuple[Tensor, Tensor]:
-    """Where runs start, and how long they are, of flags that are set at the end of each."""
-    ends = torch.nonzero(stops).view(-1)
+def _between(ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Where runs start, and how long they are, by the last place of each."""
     starts = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
     return starts, ends - starts + 1
+
+
+def _merged(some: Tensor, others: Tensor) -> Tensor:
+    """Two ascending sequences, with nothing in common, as one."""
+    if not others.shape[0]:
+        return some
+    places = torch.searchsorted(some, others) + torch.arange(others.shape[0], device=some.device)
+    merged = some.new_empty(some.shape[0] + others.shape[0])
+    rest = torch.ones_like(merged, dtype=torch.bool)
+    rest[places] = False
+    merged[places], merged[rest] = others, some
+    return merged
 
 
 def _differ(a: Any, b: Any) -> bool:
