@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrb import ops
@@ -18,8 +18,7 @@ from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
 from torchrb.trajectories import Boundaries, TrajectoryIndex
 
-# Streams of the random numbers of a draw.
-_TRAJECTORY, _START = rng.UNIFORM + 1, rng.UNIFORM + 2
+_STREAM = rng.UNIFORM + 1  # of the random numbers of a draw: which trajectories, then where in them
 MASK_KEY = ("collector", "mask")
 
 
@@ -136,8 +135,8 @@ class SliceSampler(Sampler):
         bounds = self._boundaries_of(storage)
         chosen = self._long_enough(bounds, length)
         seed = take_seed(generator, storage)
-        bits = rng.random64(seed, _TRAJECTORY, torch.arange(num, device=storage.device))
-        return self._slices(bounds, chosen[rng.below(bits, chosen.shape[0])], length, seed)
+        which, where = rng.random64(seed, _STREAM, torch.arange(2 * num, device=storage.device)).view(2, num)
+        return self._slices(bounds, chosen[rng.below(which, chosen.shape[0])], length, where)
 
     def explain(self, drawn: Any) -> dict[str, Any]:
         return {}
@@ -145,19 +144,18 @@ class SliceSampler(Sampler):
     def marks(self, drawn: dict[str, Tensor], data: Any) -> dict[Any, Tensor]:
         """What is marked in a batch: the ends of slices, their starts, and which records fill them up."""
         marks: dict[Any, Tensor] = {}
-        stored = {}
+        known = data if isinstance(data, TensorDictBase) else TensorDict({})
         real, firsts = drawn.get("mask"), torch.ones_like(drawn["slice"], dtype=torch.bool)
         # Where a record was left out of a draw, for one, the slice is in two.
         firsts[1:] = (drawn["slice"][1:] != drawn["slice"][:-1]) | (drawn["place"][1:] != drawn["place"][:-1] + 1)
         all_lasts = torch.cat([firsts[1:], firsts.new_ones(1)])
         if real is not None:
             firsts, all_lasts = firsts & real, all_lasts & real
-        if isinstance(data, TensorDictBase):
-            stored = {key: value for key, value in data.items(True, True) if isinstance(value, Tensor)}
         if self.truncated_key is not None:
             place = as_path(self.truncated_key)
             keys = {name: shown((*place[:-1], name)) for name in ("done", "terminated")} | {"truncated": shown(place)}
-            old = {name: stored[key] != 0 for name, key in keys.items() if key in stored}
+            stored = {name: known.get(key, default=None) for name, key in keys.items()}
+            old = {name: value != 0 for name, value in stored.items() if isinstance(value, Tensor)}
             like = next(iter(old.values()), all_lasts.unsqueeze(-1))
             lasts = all_lasts.view(-1, *[1] * (like.dim() - 1)).expand(like.shape)
             cut = old["truncated"] if "truncated" in old else torch.zeros_like(lasts)
@@ -166,9 +164,9 @@ class SliceSampler(Sampler):
             marks[keys["truncated"]] = cut | lasts
             marks[keys["done"]] = done | terminated | cut | lasts
             marks[keys["terminated"]] = terminated.clone()
-        if self.init_key is not None and (init := shown(as_path(self.init_key))) in stored:
-            old_init = stored[init] != 0
-            marks[init] = old_init | firsts.view(-1, *[1] * (old_init.dim() - 1))
+        init_key = None if self.init_key is None else shown(as_path(self.init_key))
+        if init_key is not None and isinstance(inits := known.get(init_key, default=None), Tensor):
+            marks[init_key] = (inits != 0) | firsts.view(-1, *[1] * (inits.dim() - 1))
         if real is not None:
             marks[MASK_KEY] = real
         return marks
@@ -208,12 +206,11 @@ class SliceSampler(Sampler):
             f"has {longest}. Ask for shorter slices, write longer trajectories, or use strict_length=False."
         )
 
-    def _slices(self, bounds: Boundaries, chosen: Tensor, length: int, seed: Tensor) -> tuple[Tensor, Any]:
-        """A slice of each chosen trajectory: slots, and of each its ``slice`` and its ``place`` there."""
+    def _slices(self, bounds: Boundaries, chosen: Tensor, length: int, bits: Tensor) -> tuple[Tensor, Any]:
+        """A slice of each chosen trajectory, by random bits: slots, and of each its ``slice`` and its ``place``."""
         stored = bounds.lengths[chosen]
         size = stored.clamp(max=length)
         before, after = (torch.clamp(size - 1, max=side) for side in self.span)
-        bits = rng.random64(seed, _START, torch.arange(chosen.shape[0], device=chosen.device))
         start = rng.below(bits, stored - size + before + after + 1) - before
         first, end = start.clamp(min=0), torch.minimum(start + size, stored)
         offsets = torch.arange(length, device=chosen.device)
@@ -338,7 +335,9 @@ class SliceSamplerWithoutReplacement(SliceSampler):
             order = ops.draw_permuted(seed, chosen.shape[0], 0, chosen.shape[0])
             current = _Pass.over(storage, bounds, chosen[order] if self.shuffle else chosen)
         assert current.numbers is not None
-        slices = self._slices(bounds, current.numbers[:num], length, seed)
+        drawn = current.numbers[:num]
+        where = rng.random64(seed, _STREAM, torch.arange(drawn.shape[0], device=storage.device))
+        slices = self._slices(bounds, drawn, length, where)
         rest = self._passes[storage] = current.without(num)
         self._ran_out = rest.size < fewest
         return slices
