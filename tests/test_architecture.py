@@ -23,7 +23,7 @@ LAYERS = [
     {"persistence"},
     {"storages", "transforms", "generations", "journal", "groups", "trajectories"},
     {"writers", "samplers", "selection", "advantages", "sample_unit"},
-    {"buffer", "updates", "collate", "consumption", "query"},
+    {"buffer", "updates", "collate", "consumption", "prefetch", "query"},
     {"services"},
 ]
 ARROWS = {
@@ -39,6 +39,7 @@ ARROWS = {
     ("buffer", "updates"),
     ("buffer", "collate"),
     ("buffer", "query"),
+    ("buffer", "prefetch"),
     ("buffer", "consumption"),
 }
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

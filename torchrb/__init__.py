@@ -1,7 +1,8 @@
 """A replay buffer that lives where the learner lives: groups of rollouts, drawn and patched on the device.
 
-Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
-`LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`, `SliceSampler`,
+Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`, `PrioritizedReplayBuffer`, `TensorDictPrioritizedReplayBuffer`.
+Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`, `LazyStackStorage`. Samplers: `RandomSampler`,
+`SamplerWithoutReplacement`, `PrioritizedSampler`, `PromptGroupSampler`, `SliceSampler`,
 `SliceSamplerWithoutReplacement`. Writers: `RoundRobinWriter`, `TensorDictRoundRobinWriter`, `TensorDictMaxValueWriter`,
 `ImmutableDatasetWriter`. Transforms: `Compose`. Sample units: `Transition`, `Sequence`. Queries: `traj`, `Trajectory`.
 Groups to gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain
@@ -9,7 +10,9 @@ torch serve a device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
+from torchrb.buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from torchrb.buffer import ReplayBuffer as ReplayBuffer
+from torchrb.buffer import TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer
 from torchrb.buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
 from torchrb.ops import backend_of as backend_of
 from torchrb.query import Trajectory as Trajectory
@@ -20,6 +23,7 @@ from torchrb.query import traj as traj
 from torchrb.sample_unit import SampleUnit as SampleUnit
 from torchrb.sample_unit import Sequence as Sequence
 from torchrb.sample_unit import Transition as Transition
+from torchrb.samplers import PrioritizedSampler as PrioritizedSampler
 from torchrb.samplers import PromptGroupSampler as PromptGroupSampler
 from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
@@ -52,6 +56,8 @@ __all__ = [
     "LazyTensorStorage",
     "ListStorage",
     "MCAdvantageSelector",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
     "PromptGroupSampler",
     "RandomSampler",
     "ReplayBuffer",
@@ -64,6 +70,7 @@ __all__ = [
     "Sequence",
     "Storage",
     "TensorDictMaxValueWriter",
+    "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchrb.storages.base import Storage
+from torchrb.storages.indexing import resolve
 from torchrb.trajectories import TrajectoryIndex
 
 _BOUNDARIES = ("pad", "stop", "include_reset")
@@ -149,6 +150,15 @@ class Sequence(SampleUnit):
     def __repr__(self) -> str:
         options = ("length", "episode_boundary", "done_key", "burn_in", "bootstrap", "dilation")
         return f"Sequence({', '.join(f'{name}={getattr(self, name)!r}' for name in options)})"
+
+
+def expanded(unit: SampleUnit, index: Tensor, info: dict[str, Any], storage: Storage) -> tuple[Tensor, dict[Any, Any]]:
+    """What a unit makes of anchors: rows of the storage, int64 of any shape, and what it tells. IndexError or TypeError
+    for what names no records.
+    """
+    rows, told = unit.expand(index, info, storage)
+    found = resolve(rows, storage.extent, storage.device, f"{type(unit).__name__}.expand")
+    return found.flat.view(found.shape), dict(told)
 
 
 def checked_unit(unit: Any, call: str) -> SampleUnit | None:

@@ -5,16 +5,20 @@ Slots are chosen and read while the storage's lock is held; transforms run witho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchrb import transforms
-from torchrb.buffer.parts import checked_batch_size
+from torchrb.buffer.making import checked_batch_size
 from torchrb.buffer.querying import Querying
 from torchrb.consumption import Claim, Exhausted
-from torchrb.storages import ListStorage
+from torchrb.prefetch import Draw, Scene, modes_of
+from torchrb.sample_unit import expanded
+from torchrb.samplers import Sampler
+from torchrb.storages import ListStorage, Storage
 
 
 class Reading(Querying):
@@ -24,9 +28,9 @@ class Reading(Querying):
         """Draw a batch with the sampler, and transform it.
 
         ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
-        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
-        RuntimeError when the storage is empty, when no record is left with ``consume_after_n_samples``, or when no
-        batch size is known.
+        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells,
+        as a `PrioritizedSampler` does ``"priority_weight"``. RuntimeError when the storage is empty, when no record is
+        left with ``consume_after_n_samples``, or when no batch size is known.
         """
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
@@ -42,34 +46,71 @@ class Reading(Querying):
 
     def _batch(self, num: int, return_info: bool, claim: Claim | None) -> Any:
         """A sample of a known size. ``claim``: where to note the records that are counted, if they are."""
-        storage, collate = self._read_from
-        with storage.lock:
-            if claim is None or self._consumption is None:
-                slots, drawn = self._sampler.sample(storage, num, self.generator)
-            else:
-                slots, drawn = self._consumption.draw(self._sampler, num, self.generator, claim)
-            anchors, marks = slots, None
-            if self._sample_unit is None:
-                data, generations = storage.read(slots)
-            else:
-                slots, marks = self._sample_unit.expand(anchors, self._sampler.explain(drawn), storage)
-                found = storage.locate(slots, f"{type(self._sample_unit).__name__}.expand")
-                data, generations = storage.read(found.flat, found.shape)
-                generations = generations.view(found.shape)
-        self._sampler.notice(drawn)
+        early = self._early
+        if early is None or claim is not None:
+            storage, collate = self._read_from
+            sampler = self._sampler
+            with storage.lock:
+                draw = self._draw(storage, sampler, num, self.generator, claim)
+            sampler.notice(draw.drawn)
+            data = self._transformed(self._merged(collate, sampler, draw), draw.info)
+            if early is not None:
+                data = early.finished(data)
+        else:
+            data, draw, sampler = early.batch(self, num)
+        if not return_info:
+            return data
+        told = {} if self._sample_unit is not None else sampler.explain(draw.drawn)
+        return data, {key: value.clone() for key, value in draw.info.items()} | told | (draw.marks or {})
+
+    def _draw(
+        self,
+        storage: Storage,
+        sampler: Sampler,
+        num: int,
+        generator: torch.Generator | None,
+        claim: Claim | None = None,
+    ) -> Draw:
+        """Choose records and read them. The caller holds the storage's lock."""
+        if claim is None or self._consumption is None:
+            slots, drawn = sampler.sample(storage, num, generator)
+        else:
+            slots, drawn = self._consumption.draw(sampler, num, generator, claim)
+        marks: dict[Any, Any] | None = {} if sampler.marks_records else None
+        if self._sample_unit is None:
+            data, generations = storage.read(slots)
+        else:
+            told = drawn if sampler.keeps_priorities else sampler.explain(drawn)
+            slots, marks = expanded(self._sample_unit, slots, told, storage)
+            data, generations = storage.read(slots.reshape(-1), slots.shape)
+            generations = generations.view(slots.shape)
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
-        data = collate(data)
-        if self._sampler.marks_records and slots is anchors:
-            marks = self._sampler.marks(drawn, data) | (marks or {})
-        if marks:
-            self._mark(data, marks)
-        data = self._transformed(data, info)
-        if not return_info:
-            return data
-        told = self._sampler.explain(drawn) if self._sample_unit is None else {}
-        return data, {key: value.clone() for key, value in info.items()} | told | (marks or {})
+        if sampler.keeps_priorities and self._sample_unit is None:
+            info |= drawn
+        return Draw(data, info, drawn, marks)
+
+    def _merged(self, collate: Callable[[Any], Any], sampler: Sampler, draw: Draw) -> Any:
+        """The records of a draw, merged, with what is told of each: transforms see it."""
+        data = collate(draw.data)
+        if draw.marks is not None:
+            if self._sample_unit is None:
+                draw.marks.update(sampler.marks(draw.drawn, data))
+            self._mark(data, draw.marks)
+        return data
+
+    def _mark(self, data: Any, marks: Mapping[Any, Any]) -> None:
+        """Add what is told of each record to merged records."""
+
+    def _scene(self, num: int) -> Scene:
+        """What a draw depends on that its caller cannot hand in later."""
+        steps = self._transform.steps()
+        return Scene(*self._read_from, self._sampler, steps, num, self._writer.tracks_generations, modes_of(steps))
+
+    def _answer(self, scene: Scene, draw: Draw) -> Any:
+        """A draw as it is returned."""
+        return self._transformed(self._merged(scene.collate, scene.sampler, draw), draw.info)
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:
@@ -112,9 +153,6 @@ class Reading(Querying):
                 f"{type(self).__name__}: the slots of {[*info['index'].shape]} records do not go with the batch of "
                 f"{[*data.batch_size]} that a transform returned. Keep the rows, and choose among them after sampling."
             ) from error
-
-    def _mark(self, data: Any, marks: Mapping[Any, Any]) -> None:
-        """Add what the sampler, or the sample unit, says of each record, before transforms see the records."""
 
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
         """Transformed records, as they are returned. ``info``: their slots and generations."""

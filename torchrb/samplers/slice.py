@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -170,6 +171,9 @@ class SliceSampler(Sampler):
         if real is not None:
             marks[MASK_KEY] = real
         return marks
+
+    def fork(self, storage: Storage) -> Sampler | None:
+        return self if type(self).sample is SliceSampler.sample else None
 
     # --- a draw
 
@@ -342,6 +346,23 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         self._ran_out = rest.size < fewest
         return slices
 
+    def fork(self, storage: Storage) -> Sampler | None:
+        if type(self).sample is not SliceSamplerWithoutReplacement.sample:
+            return None
+        fork = copy.copy(self)
+        fork._index, fork._ran_out = self._index, self._ran_out
+        if storage in self._passes:
+            fork._passes[storage] = self._passes[storage]
+        return fork
+
+    def follow(self, fork: Sampler, storage: Storage) -> None:
+        assert isinstance(fork, SliceSamplerWithoutReplacement)
+        self._passes[storage], self._ran_out = fork._passes[storage], fork._ran_out
+
+    def moment(self, storage: Storage) -> tuple[Any, ...]:
+        current = self._passes.get(storage)
+        return super().moment(storage), None if current is None else current.identity
+
     def stats(self, storage: Storage) -> dict[str, int]:
         """``pass_left``: trajectories that are still to be drawn from in the pass under way; those that were
         overwritten since the last draw are counted.
@@ -363,16 +384,17 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         handles = handles.to(storage.device, copy=True)
 
         def put() -> None:
-            self._passes[storage], self._ran_out = _Pass(handles), ran_out
+            self._passes[storage], self._ran_out = _Pass(object(), handles), ran_out
 
         return put
 
 
 class _Pass(NamedTuple):
     """What is left of a pass. ``handles``: of each trajectory the last record that it had at the last draw, row and
-    generation, int64 ``[2, n]``. ``numbers``: theirs in ``bounds``.
+    generation, int64 ``[2, n]``. ``numbers``: theirs in ``bounds``. ``identity``: the same only where all of it is.
     """
 
+    identity: object
     handles: Tensor
     numbers: Tensor | None = None
     bounds: Boundaries | None = None
@@ -384,7 +406,7 @@ class _Pass(NamedTuple):
     @classmethod
     def over(cls, storage: Storage, bounds: Boundaries, numbers: Tensor) -> _Pass:
         rows = bounds.rows_at(bounds.starts[numbers] + bounds.lengths[numbers] - 1)
-        return cls(torch.stack([rows, storage.generations(rows)]), numbers, bounds)
+        return cls(object(), torch.stack([rows, storage.generations(rows)]), numbers, bounds)
 
     def as_of(self, storage: Storage, bounds: Boundaries, length: int) -> _Pass:
         """The pass without the trajectories that are gone by now, or too short."""
@@ -398,7 +420,7 @@ class _Pass(NamedTuple):
 
     def without(self, num: int) -> _Pass:
         """The pass when the first ones were drawn from."""
-        return _Pass(self.handles[:, num:], None if self.numbers is None else self.numbers[num:], self.bounds)
+        return _Pass(object(), self.handles[:, num:], None if self.numbers is None else self.numbers[num:], self.bounds)
 
 
 def _sides(span: Any, name: str) -> tuple[int, int]:
