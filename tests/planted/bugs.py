@@ -314,6 +314,31 @@ BUGS = [
         "test_non_tensor_fields_are_copied_too",
     ),
     Bug(
+        3, "files that are gone on with count on", "storages/memmap.py",
+        "control[CONTROL_EPOCH] = new_epoch()", "pass",
+        "test_files_that_are_gone_on_with_twice_give_no_handle_twice",
+    ),
+    Bug(
+        8, "a directory of files is anybody's", "storages/scratch.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH",
+        "test_two_processes_never_mix_their_records_in_one_directory",
+    ),
+    Bug(
+        8, "files are gone on with as a killed process left them", "storages/memmap.py",
+        "        control[CONTROL_LOCK] = 0\n", "        control[CONTROL_LOCK] = self._files.words[0] = 0\n",
+        "test_records_that_a_killed_process_had_not_finished_are_dropped",
+    ),
+    Bug(
+        8, "a record may name values that are not written yet", "storages/heap.py",
+        "            self._words[self._at] = end\n", "            self._words[self._at] = begin + 1\n",
+        "test_another_day_goes_on_with_strings_of_every_kind",
+    ),
+    Bug(
+        8, "a class that a file names is imported", "storages/description.py",
+        "found: Any = sys.modules.get(name[0])", "found: Any = __import__(name[0])",
+        "test_nothing_is_imported_for_a_file",
+    ),
+    Bug(
         9, "the batch and the info of one sample share their indices", "buffer/reading.py",
         "{key: value.clone() for key, value in info.items()}", "dict(info)",
         "test_the_entries_of_one_answer_share_nothing",
