@@ -49,6 +49,7 @@ class Parts:
         self.generator = generator
         limit = None if consume_after_n_samples is None else checked_limit(consume_after_n_samples, type(self).__name__)
         self._consumption = None if limit is None else Consumption(self._storage, limit)
+        self._writer.choose = None if self._consumption is None else self._consumption.place
         if shared:
             self.share()
 
@@ -80,6 +81,8 @@ class Parts:
         """Put another writer in; returns the one that was there."""
         previous, self._writer = self._writer, _made("writer", writer, Writer, self._default_writer)
         self._writer.register_storage(self._storage)
+        choose, previous.choose = previous.choose, None
+        self._writer.choose = choose
         return previous
 
     def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
@@ -90,6 +93,7 @@ class Parts:
         previous, self._storage = self._storage, made
         if self._consumption is not None:
             self._consumption = Consumption(made, self._consumption.limit)
+            self._writer.choose = self._consumption.place
         self._writer.register_storage(self._storage, replace=True)
         self._read_from = (self._storage, collate_fn or _default_collate(self._storage))
         return previous

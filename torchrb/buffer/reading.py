@@ -30,32 +30,30 @@ class Reading(Parts):
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
-        if self._consumption is None:
-            return self._batch(num, return_info, None)
-        claim = Claim()
-        try:
-            return self._batch(num, return_info, claim)
-        except BaseException:  # a transform's, perhaps: nobody has seen these records
-            self._consumption.give_back(claim)
-            raise
-
-    def _batch(self, num: int, return_info: bool, claim: Claim | None) -> Any:
-        """A sample of a known size. ``claim``: where to note the records that are counted, if they are."""
         storage, collate = self._read_from
-        with storage.lock:
-            if claim is None or self._consumption is None:
-                slots, drawn = self._sampler.sample(storage, num, self.generator)
-            else:
-                slots, drawn = self._consumption.draw(self._sampler, num, self.generator, claim)
-            data, generations = storage.read(slots)
-        self._sampler.notice(drawn)
-        info = {"index": slots}
-        if self._writer.tracks_generations:
-            info["index_generation"] = generations
-        data = self._transformed(collate(data), info)
-        if not return_info:
-            return data
-        return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
+        consumption = self._consumption
+        claim = None if consumption is None else Claim()
+        try:
+            if consumption is not None:
+                storage = consumption.storage
+            with storage.lock:
+                if consumption is None or claim is None:
+                    slots, drawn = self._sampler.sample(storage, num, self.generator)
+                else:
+                    slots, drawn = consumption.draw(self._sampler, num, self.generator, claim)
+                data, generations = storage.read(slots)
+            self._sampler.notice(drawn)
+            info = {"index": slots}
+            if self._writer.tracks_generations:
+                info["index_generation"] = generations
+            data = self._transformed(collate(data), info)
+            if not return_info:
+                return data
+            return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
+        except BaseException:  # a transform's, perhaps: nobody has seen these records
+            if consumption is not None and claim is not None:
+                consumption.give_back(claim)
+            raise
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:
