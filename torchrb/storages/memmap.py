@@ -18,6 +18,7 @@ from torchrb import ops
 from torchrb.generations import words_of
 from torchrb.ops.schemas import (
     CONTROL_CURSOR,
+    CONTROL_EPOCH,
     CONTROL_JOURNAL,
     CONTROL_LENGTH,
     CONTROL_LOCK,
@@ -25,12 +26,15 @@ from torchrb.ops.schemas import (
     CONTROL_WRITES,
     SLOT_LIVE,
 )
+from torchrb.persistence import StateReader
+from torchrb.storages import memmap_state
 from torchrb.storages.base import Placement
 from torchrb.storages.description import describe, structure_from
 from torchrb.storages.heap import REF_WORDS, Heap
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.records import LeafSpec, RecordTable, packed
 from torchrb.storages.repair import repair
+from torchrb.storages.saving import Counters, PlannedRows, Saving, new_epoch
 from torchrb.storages.scratch import HEAP, Scratch, explained, temporary_directory
 from torchrb.storages.shared_memory import SharedMemory, rounded
 from torchrb.storages.sharing import Sharing, here
@@ -128,6 +132,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             if not 0 <= count <= most:
                 raise ValueError(f"{type(self).__name__}: {self._files} is damaged: it counts {count} of {most}.")
         control[CONTROL_LOCK] = 0
+        control[CONTROL_EPOCH] = new_epoch()  # the files may be a copy, or older than what was counted last
         control[CONTROL_JOURNAL] = max(counters[CONTROL_JOURNAL], 0) + self.journal.shape[0] + 1  # readers start anew
         with self.lock:  # which learns what a record is, and cleans up after a process that was killed
             if interrupted:
@@ -166,21 +171,16 @@ class LazyMemmapStorage(LazyTensorStorage):
     def _begin(
         self, taken: Any, write: Callable[[RecordTable, Tensor, Rows], tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor] | None:
-        structure, rows, files = taken.structure, taken.rows, self._files
-        told = files.prepare_to_tell(describe(structure, type(self).__name__), type(self).__name__)
-        at = rounded(files.records.nbytes)
+        structure, rows = taken.structure, taken.rows
+        records, publish = self.lay_out_file(structure)
         try:
-            records, numbers = self._table(structure, at), numbers_of(structure)
-            files.lay(at, 0)
-            self._reserve(0, max(self._wanted, min(rows.num, self.max_size)), records)
+            self.reserve(0, max(self._wanted, min(rows.num, self.max_size)), records)
             control = self.control.clone()
             written = write(records, control, rows)
 
             def finish() -> None:
-                self._records, self._numbers = records, numbers
                 self.control.copy_(control)
-                files.tell(told, at)  # last: before it, the files hold nothing
-                self.structure = structure
+                publish()
 
             with self._staging as staging:
                 if self.structure is None:
@@ -189,9 +189,25 @@ class LazyMemmapStorage(LazyTensorStorage):
         except BaseException:
             if self.structure is None and self._staging.noted is None:
                 with contextlib.suppress(OSError):
-                    files.records.resize(at)
+                    self._files.records.resize(self._files.table_at)
             raise
         return None
+
+    def lay_out_file(self, structure: Structure) -> tuple[RecordTable, Callable[[], None]]:
+        """A table for records of a structure, which nobody knows of until the function that comes with it is called;
+        that does not fail.
+        """
+        files, name = self._files, type(self).__name__
+        told, at = files.prepare_to_tell(describe(structure, name), name), rounded(files.records.nbytes)
+        records, numbers = self._table(structure, at), numbers_of(structure)
+        files.lay(at, 0)
+
+        def publish() -> None:
+            self._records, self._numbers = records, numbers
+            files.tell(told, at)  # last: before it, the files hold nothing
+            self.structure = structure
+
+        return records, publish
 
     def _table(self, structure: Structure, at: int) -> RecordTable:
         """The table in the file, with a reference for each field that is not a tensor."""
@@ -208,7 +224,8 @@ class LazyMemmapStorage(LazyTensorStorage):
 
         return packed([*structure.leaves, *refs], self.max_size, self.device, zeros)
 
-    def _reserve(self, begin: int, end: int, records: RecordTable | None = None) -> None:
+    def reserve(self, begin: int, end: int, records: RecordTable | None = None) -> None:
+        """Make sure that there is room on disk for records in these slots. OSError when there is none."""
         for table in (records or self._records).tables:
             nbytes = table.shape[1]
             self._files.reserve(begin * nbytes, end * nbytes, type(self).__name__)
@@ -217,18 +234,18 @@ class LazyMemmapStorage(LazyTensorStorage):
         taken = super()._fit(batch, call)
         rows, keys = taken.rows, taken.structure.object_keys
         if keys:
-            refs = self._add(rows.objects, keys, call)
+            refs = self.add_values(rows.objects, keys, call)
             taken = taken._replace(rows=rows._replace(values=[*rows.values, *refs], objects=[]))
         first, beyond = self.cursor, self.cursor + rows.num - self.max_size
-        self._reserve(first, min(first + rows.num, self.max_size))
+        self.reserve(first, min(first + rows.num, self.max_size))
         if beyond > 0:
-            self._reserve(0, min(beyond, self.max_size))
+            self.reserve(0, min(beyond, self.max_size))
         return taken
 
     def _put(self, slots: Tensor, taken: Any, call: str, placement: Placement | None = None) -> Tensor:
         if slots.shape[0]:
             self._wanted = int(slots.max()) + 1
-            self._reserve(int(slots.min()), self._wanted)
+            self.reserve(int(slots.min()), self._wanted)
         return super()._put(slots, taken, call, placement)
 
     def _fit_fields(self, taken: Any, num: int, call: str) -> Fields:
@@ -236,7 +253,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         if not fields.places:
             return fields
         keys = [self.structure.object_keys[place] for place in fields.places]  # type: ignore[union-attr]
-        refs = self._add(fields.objects, keys, call)
+        refs = self.add_values(fields.objects, keys, call)
         leaves = [*fields.leaves, *map(self._ref_leaf, fields.places)]
         return Fields(leaves, [*fields.values, *refs], [], [])
 
@@ -251,16 +268,21 @@ class LazyMemmapStorage(LazyTensorStorage):
         return structure.build(values[:num], objects, slots.shape if shape is None else shape), generations
 
     def key_words(self, key: Any, slots: Tensor) -> Tensor:
-        leaf = self._ref_leaf(~self.find(key, "PromptGroupSampler: group_key"))
-        records = self._records
-        (refs,), _ = ops.read_rows(records.tables, records.leaf(leaf), [records.templates[leaf]], slots)
-        words = [value_words(value, key) for value in self._heap.values(refs)]
+        place = ~self.find(key, "PromptGroupSampler: group_key")
+        words = [value_words(value, key) for value in self.stored_values(slots, [place])[0]]
         return torch.tensor(words, dtype=torch.int64).view(slots.shape[0], DIGEST_WORDS)
+
+    def stored_values(self, slots: Tensor, places: list[int]) -> list[list[Any]]:
+        """The values of some non-tensor fields in some slots."""
+        leaves, records = list(map(self._ref_leaf, places)), self._records
+        templates = [records.templates[leaf] for leaf in leaves]
+        refs, _ = ops.read_rows(records.tables, records.part(leaves), templates, slots) if leaves else ([], None)
+        return list(map(self._heap.values, refs))
 
     def _ref_leaf(self, place: int) -> int:
         return len(self.structure.leaves) + place  # type: ignore[union-attr]
 
-    def _add(self, columns: list[list[Any]], keys: list[tuple], call: str) -> list[Tensor]:
+    def add_values(self, columns: list[list[Any]], keys: list[tuple], call: str) -> list[Tensor]:
         """References to the values of some fields, which no record names yet."""
         if self._heap.is_due(_VALUE_BYTES * self.max_size):
             self._free_dead()
@@ -278,6 +300,20 @@ class LazyMemmapStorage(LazyTensorStorage):
             _, at, nbytes = self._records.leaf(self._ref_leaf(place))
             refs.append(table[:num, at : at + nbytes].view(torch.int64)[live])
         self._heap.free_all_but(torch.cat(refs))
+
+    # --- saved states
+
+    def _told(self, call: str) -> dict[str, Any]:
+        return memmap_state.told(self)
+
+    def _segment(self, slots: Tensor, call: str) -> dict[str, Any]:
+        return memmap_state.segment(self, slots, call)
+
+    def _plan_rows(self, reader: StateReader, counters: Counters, placed: Any) -> PlannedRows:
+        return memmap_state.plan(self, reader, counters)
+
+    def _placed(self) -> Any:
+        return Saving._placed(self)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, scratch_dir={self.scratch_dir!r})"

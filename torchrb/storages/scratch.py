@@ -47,7 +47,7 @@ class Scratch:
         self, records: SharedMemory, objects: SharedMemory, lock: SharedMemory | None, directory: str | None
     ) -> None:
         self.records, self.objects, self.lock, self.directory = records, objects, lock, directory
-        self._table_at = self._taken = 0  # where the table begins; up to where it is on disk for sure
+        self.table_at = self._taken = 0  # where the table begins; up to where it is on disk for sure
         with torch.inference_mode(False):
             head = self.records.tensor(0, _HEAD_BYTES).view(torch.int64)
         self.words, self.control = head.numpy().data, head[_CONTROL : _CONTROL + CONTROL_SIZE]
@@ -163,20 +163,20 @@ class Scratch:
 
     def lay(self, at: int, used: int) -> None:
         """Say where the table begins, and how many of its bytes have been written."""
-        self._table_at, self._taken = at, at + used
+        self.table_at, self._taken = at, at + used
 
     def reserve(self, begin: int, end: int, what: str) -> None:
         """Make sure that bytes of the table are on disk before they are written through a mapping, where a full disk
         would end the process. OSError when there is no room.
         """
-        begin, end = self._table_at + begin, self._table_at + end
+        begin, end = self.table_at + begin, self.table_at + end
         if end <= self._taken:
             return
         with explained(f"{what}: no room for more records in {self}"):
             if begin > self._taken + _MOST_CHUNK:  # a few rows far beyond the others
                 _take(self.records.fd, begin, end - begin)
                 return
-            ahead = min(max(_CHUNK, (end - self._table_at) // 4), _MOST_CHUNK)
+            ahead = min(max(_CHUNK, (end - self.table_at) // 4), _MOST_CHUNK)
             end = min(end + ahead, self.records.nbytes)
             _take(self.records.fd, self._taken, end - self._taken)
             self._taken = end
