@@ -15,7 +15,7 @@ from torchrb import LazyTensorStorage, RandomSampler, SamplerWithoutReplacement,
 SAMPLERS = {
     "random": RandomSampler,
     "without replacement": SamplerWithoutReplacement,
-    "groups": lambda: group_sampler("recency", samples_per_group=2),
+    "groups": lambda: group_sampler("recency", samples_per_group=3),
 }
 
 
