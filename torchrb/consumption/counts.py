@@ -18,7 +18,7 @@ from torchrb.persistence import StateReader
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.samplers.base import require_records, take_seed
 from torchrb.storages import Storage
-from torchrb.storages.base import Placement
+from torchrb.storages.base import Choose, Placement
 
 _NAME = "consume_after_n_samples"
 
@@ -30,7 +30,8 @@ class Exhausted(RuntimeError):
 class Claim:
     """The records of one draw: slots, generations, and how often each was drawn. It can be given back."""
 
-    def __init__(self) -> None:
+    def __init__(self, consumption: Consumption) -> None:
+        self.consumption = consumption
         self.serial, self.made = 0, False
         self.slots = self.generations = self.times = torch.empty(0, dtype=torch.int64)
 
@@ -267,3 +268,8 @@ def checked_limit(limit: Any, name: str) -> int:
     if limit < 1:
         raise ValueError(f"{name}: {_NAME} must be a positive int or None, got {limit}.")
     return limit
+
+
+def choice_of(consumption: Consumption | None) -> Choose | None:
+    """What a writer is told of records that are used up, if any ever are."""
+    return None if consumption is None else consumption.place

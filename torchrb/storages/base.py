@@ -135,6 +135,10 @@ class Storage(Saving):
         """How often what was stored has been cleared: after that, slots are given out anew."""
         return int(self._counters[CONTROL_CLEARS])
 
+    def moment(self) -> tuple[int, ...]:
+        """Equal at two times only if nothing was written in between; on a GPU the host waits for it."""
+        return self.journal_position, self.num_clears
+
     @property
     def num_drawable(self) -> int:
         """How many records a sampler may draw: here, all."""

@@ -31,15 +31,15 @@ class Writer(ABC):
         self._tracks_generations = bool(track_generations)
         self.choose: Choose | None = None
 
-    def register_storage(self, storage: Storage, *, replace: bool = False) -> None:
+    def register_storage(self, storage: Storage, *, replace: bool = False, choose: Choose | None = None) -> None:
         """Tell the writer where to write. RuntimeError when it writes elsewhere already, unless that is to be replaced:
-        two buffers that share a writer would write into one storage.
+        two buffers that share a writer would write into one storage. ``choose``: see the class.
         """
         if self._storage not in (None, storage) and not replace:
             raise RuntimeError(
                 f"{type(self).__name__}: this writer belongs to a buffer with another storage. Make a new writer."
             )
-        self._storage = storage
+        self._storage, self.choose = storage, choose
 
     @property
     def storage(self) -> Storage:
