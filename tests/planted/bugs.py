@@ -359,6 +359,47 @@ BUGS = [
         "test_a_bad_draw_says_what_was_expected",
     ),
     Bug(
+        1, "a sample that fails has used its records up", "buffer/reading.py",
+        "                claim.consumption.give_back(claim)\n", "                pass\n",
+        "test_a_sample_that_is_struck_has_used_nothing_up",
+    ),
+    Bug(
+        1, "the best are counted only when nothing strikes", "storages/tensor.py",
+        "            staging.note(finish)\n            generations = ops.write_rows_(*args)\n",
+        "            generations = ops.write_rows_(*args)\n",
+        "test_a_write_of_the_best_that_is_struck_is_whole_or_not_begun",
+    ),
+    Bug(
+        2, "records of one batch are not held against each other", "consumption/counts.py",
+        "+ earlier < self.limit)", "< self.limit)",
+        "test_no_record_goes_to_more_batches_than_it_may_and_none_is_lost",
+    ),
+    Bug(
+        2, "the ring goes on over records that nobody has drawn", "consumption/counts.py",
+        "reused = min(len(self._spent), num) if num < capacity else 0", "reused = 0",
+        "test_no_record_goes_to_more_batches_than_it_may_and_none_is_lost",
+    ),
+    Bug(
+        3, "a count stays with the slot", "consumption/counts.py",
+        "return torch.where(counts[:, 0] == generations, counts[:, 1], 0)", "return counts[:, 1].clamp(min=0)",
+        "test_a_count_follows_its_record_through_any_history",
+    ),
+    Bug(
+        4, "a group sampler is not told which records are used up", "consumption/unspent.py",
+        "        control[CONTROL_JOURNAL] = position + num\n", "        control[CONTROL_JOURNAL] = position\n",
+        "test_a_sampler_over_what_is_left_draws_what_a_new_one_draws",
+    ),
+    Bug(
+        4, "the worst record is looked up once", "writers/ranking.py",
+        "        if not self._reader.moved(storage.control):", "        if self._entries:",
+        "test_the_worst_record_now_makes_way",
+    ),
+    Bug(
+        6, "the best are compared as floats", "writers/ranking.py",
+        "return _NAN if value != value else (True, value)", "return _NAN if value != value else (True, float(value))",
+        "test_the_best_are_kept_by_their_own_values",
+    ),
+    Bug(
         1, "priorities that come with data are looked at when it is written", "buffer/tensordict.py",
         "        sampler.check(priorities, call)\n", "",
         "test_a_bad_priority_changes_nothing_whichever_way_it_comes",
