@@ -376,7 +376,7 @@ BUGS = [
     ),
     Bug(
         2, "the ring goes on over records that nobody has drawn", "consumption/counts.py",
-        "reused = min(len(self._spent), num) if num < capacity else 0", "reused = 0",
+        "reused = min(len(self._spent), num) if num <= capacity else 0", "reused = 0",
         "test_no_record_goes_to_more_batches_than_it_may_and_none_is_lost",
     ),
     Bug(

@@ -206,7 +206,7 @@ class Consumption:
         storage, cursor, capacity = self.storage, self.storage.cursor, self.storage.max_size
         steps = torch.arange(num, device=storage.device)
         ring = (cursor + steps) % capacity
-        reused = min(len(self._spent), num) if num < capacity else 0
+        reused = min(len(self._spent), num) if num <= capacity else 0
         if reused:
             spent = self._spent.at(steps[:reused])
             ring = ring[~torch.isin(ring, spent)][: num - reused]
