@@ -27,6 +27,16 @@ NOW: dict[str, dict[str, str]] = {
             " reward_key=('next', 'reward'), cache_groups=True"
         ),
     },
+    "LazyMemmapStorage": {
+        "__init__": (
+            "max_size, *, scratch_dir=None, device='cpu', ndim=1, existsok=False, compilable=False,"
+            " shared_init=False, auto_cleanup=None"
+        ),
+        "cleanup": "",
+    },
+    "LazyStackStorage": {
+        "__init__": "max_size=None, *, compilable=False, stack_dim=0, device=None",
+    },
     "MCAdvantageSelector": {
         "__init__": "strategy='balanced', *, max_combinations=100_000, in_keys=None",
         "select": "candidates, *, group_size, keep_return_bounds=None",
@@ -42,14 +52,21 @@ NOW: dict[str, dict[str, str]] = {
         "append_transform": "transform, *, invert=False",
         "batch_size": PROPERTY,
         "client": "",
+        "dump": "*args, **kwargs",
+        "dumps": "path",
         "empty": "empty_write_count=True",
         "extend": "data, *, update_priority=None",
         "initialized": PROPERTY,
         "insert_transform": "index, transform, *, invert=False",
         "is_alive": PROPERTY,
+        "load": "*args, **kwargs",
+        "loads": "path",
         "next": "",
         "read_all_in_order": "end=None",
+        "register_load_hook": "hook",
+        "register_save_hook": "hook",
         "sample": "batch_size=None, return_info=False",
+        "save": "*args, **kwargs",
         "sampler": PROPERTY,
         "service_backend": PROPERTY,
         "set_": "key, value",
@@ -88,8 +105,6 @@ STATS = {
 # Names that the examples import.
 NAMES = (
     *NOW,
-    "LazyMemmapStorage",
-    "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
     "RandomSampler",
@@ -101,14 +116,7 @@ NAMES = (
 LATER: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "as_remote": "remote_config=None",
-        "dump": "*args, **kwargs",
-        "dumps": "path",
-        "load": "*args, **kwargs",
-        "loads": "path",
         "query": "predicate=None, *, trajectory_key=None",
-        "register_load_hook": "hook",
-        "register_save_hook": "hook",
-        "save": "*args, **kwargs",
     },
 }
 LATER_PARAMETERS = (

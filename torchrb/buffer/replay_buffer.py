@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torchrb.buffer.lifecycle import LifeCycle
 from torchrb.buffer.reading import Reading
+from torchrb.buffer.saving import Saving
 from torchrb.buffer.writing import Writing
 
 
-class ReplayBuffer(Writing, Reading, LifeCycle):
+class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     """A replay buffer put together from a storage, a sampler and a writer.
 
     Keyword Args:

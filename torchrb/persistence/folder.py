@@ -14,6 +14,7 @@ asks for it, no name leads out of the directory or through a link, and nothing i
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -275,7 +276,9 @@ def _open(path: Path) -> Iterator[int]:
     except FileNotFoundError:
         raise FileNotFoundError(f"loads: {path} is missing, and the dump needs it.") from None
     except OSError as error:
-        raise ValueError(f"cannot be opened as a file of a dump ({error})") from error
+        if error.errno == errno.ELOOP:
+            raise ValueError("is a link, and files of a dump are not") from error
+        raise
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ValueError("is not an ordinary file")

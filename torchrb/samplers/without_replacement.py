@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchrb import ops
+from torchrb.persistence import StateReader
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.storages.base import Storage
 
@@ -121,6 +123,37 @@ class SamplerWithoutReplacement(Sampler):
             return {"pass_size": 0, "pass_drawn": 0}
         return {"pass_size": current.size, "pass_drawn": current.drawn}
 
+    # --- saved states
+
+    def state_dict(self, storage: Storage) -> dict[str, Any]:
+        """The pass under way, and how it is drawn."""
+        current = self._pass_over(storage)
+        return {
+            "shuffle": self.shuffle,
+            "ran_out": self._ran_out,
+            "pass": None if current is None else current.state_dict(),
+        }
+
+    def plan_load(self, storage: Storage, state: Mapping[str, Any], size: int) -> Callable[[], None]:
+        reader = StateReader(state, f"load: {type(self).__name__}")
+        if reader.flag("shuffle") != self.shuffle:
+            raise ValueError(
+                f"{reader.call}: the saved state is of a sampler with shuffle={not self.shuffle}, and this one has "
+                f"shuffle={self.shuffle}. Make one like that."
+            )
+        ran_out = reader.flag("ran_out")
+        saved = None if reader.any("pass") is None else _Pass.from_state(reader.within("pass"), size, storage.device)
+
+        def put() -> None:
+            self._ran_out = ran_out
+            if saved is None:
+                self._passes.pop(storage, None)
+            else:
+                saved.num_clears = storage.num_clears
+                self._passes[storage] = saved
+
+        return put
+
     def _pass_over(self, storage: Storage) -> _Pass | None:
         """The pass under way, unless the storage was emptied since it began, or lost records in some other way."""
         current = self._passes.get(storage)
@@ -143,6 +176,29 @@ class _Pass:
         self._members = members
         self._seed = seed
         self._block, self._begin = torch.empty(0, dtype=torch.int64), 0  # computed slots, and the place of the first
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the rest of it follows from."""
+        return {
+            "size": self.size,
+            "drawn": self.drawn,
+            "seed": None if self._seed is None else self._seed.clone(),
+            "members": None if self._members is None else self._members.clone(),
+        }
+
+    @classmethod
+    def from_state(cls, reader: StateReader, size: int, device: torch.device) -> _Pass:
+        """A pass that was saved, over a storage of ``size`` records. ValueError for what is none."""
+        num = reader.number("size", 0, size)
+        seed = None if reader.any("seed") is None else reader.tensor("seed", torch.int64, 1).to(device, copy=True)
+        members = None
+        if reader.any("members") is not None:
+            members = reader.tensor("members", torch.int64, num).to(device, copy=True)
+            if bool((members < 0).any()) or bool((members >= size).any()):
+                raise reader.refuse("members", f"slots below {size}")
+        current = cls(num, 0, seed, members)
+        current.drawn = reader.number("drawn", 0, num)
+        return current
 
     @property
     def left(self) -> int:

@@ -144,8 +144,8 @@ class Saving(ABC):
         """
         with persistence.opened(path) as dump:
             loaded = self.read_dump(dump)
-            with self.lock:
-                self.plan_load(loaded.state, "loads", loaded)()
+        with self.lock:  # not within: who dumps has this lock first
+            self.plan_load(loaded.state, "loads", loaded)()
 
     def register_save_hook(self, hook: Hook) -> None:
         """Have ``hook`` change the data on its way to a directory; see `ReplayBuffer.register_save_hook`."""
@@ -188,6 +188,8 @@ class Saving(ABC):
         slots = torch.arange(length, device=self.device)
         data = self.read(slots)[0] if self.tables else None
         for hook in self._save_hooks:
+            if hasattr(hook, "shift"):  # torchrl's hooks ask where the newest record ends; they are given no free rows
+                hook.shift, hook.is_full = self.cursor or length, True  # type: ignore[attr-defined]
             data = hook(data)
         headers = self.tables[0][:length, :HEADER_BYTES] if self.tables else None
         return {"data": persistence.plain(data, "dumps: what the save hooks returned"), "headers": headers}
@@ -324,6 +326,7 @@ class Saving(ABC):
 
     tables: Any
     journal_position: Any
+    cursor: Any
     read: Any
 
     @abstractmethod
