@@ -81,8 +81,9 @@ BUGS = [
     ),
     Bug(
         2, "a draw lets the lock go before its rows are read", "buffer/reading.py",
-        "            data, generations = storage.read(slots)\n        self._sampler.notice",
-        "        data, generations = storage.read(slots)\n        self._sampler.notice",
+        "        data, generations = storage.read(slots)\n        info = ",
+        "        storage.lock.release()\n        data, generations = storage.read(slots)\n"
+        "        storage.lock.acquire()\n        info = ",
         "test_nothing_is_torn_lost_or_mistaken",
     ),
     Bug(
@@ -315,7 +316,7 @@ BUGS = [
     ),
     Bug(
         9, "the batch and the info of one sample share their indices", "buffer/reading.py",
-        "{key: value.clone() for key, value in info.items()}", "dict(info)",
+        "{key: value.clone() for key, value in draw.info.items()}", "dict(draw.info)",
         "test_the_entries_of_one_answer_share_nothing",
     ),
     Bug(
