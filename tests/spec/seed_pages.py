@@ -107,6 +107,7 @@ NAMES = (
     *NOW,
     "LazyTensorStorage",
     "ListStorage",
+    "PrioritizedSampler",
     "RandomSampler",
     "TensorDictReplayBuffer",
     "TensorStorage",
@@ -123,4 +124,4 @@ LATER_PARAMETERS = (
     "sample_unit",
     "dim_extend",
 )
-LATER_NAMES = ("PrioritizedSampler", "traj")
+LATER_NAMES = ("traj",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -129,6 +130,11 @@ def die(name, real, args):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def dump_and_die(rb, place, at, monkeypatch):
+    Stepping(monkeypatch, at, die)
+    rb.dumps(place)
+
+
 def in_a_child(work):
     """Fork, work, end. Returns the child's wait status."""
     child = os.fork()
@@ -150,13 +156,8 @@ def test_a_kill_at_any_step_leaves_the_old_dump_or_the_new_one(tmp_path, monkeyp
         place = tmp_path / str(at)
         rb, old, new = an_old_dump_and_a_buffer_to_be_dumped_over_it(place)
 
-        def work():
-            with monkeypatch.context() as patch:
-                Stepping(patch, at, die)
-                rb.dumps(place)
-
         random.seed(at)
-        assert os.WTERMSIG(in_a_child(work)) == signal.SIGKILL
+        assert os.WTERMSIG(in_a_child(functools.partial(dump_and_die, rb, place, at, monkeypatch))) == signal.SIGKILL
         seen.append(loaded(place))
         assert seen[-1] in (old, new), f"killed at step {at}"
         rb.dumps(place)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from torchrb.collate import stack_records
-from torchrb.consumption import Consumption
+from torchrb.consumption import Consumption, choice_of
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
 from torchrb.writers import Writer
@@ -37,11 +37,11 @@ class Given(NamedTuple):
         """The parts, as the attributes of a buffer. What raises here has left nothing behind."""
         storage, sampler = made_storage(self.storage), made_sampler(self.sampler)
         writer = made("writer", self.writer, Writer, default_writer)
-        writer.register_storage(storage)
+        counts = None if self.limit is None else Consumption(storage, self.limit)
+        writer.register_storage(storage, choose=choice_of(counts))
         if self.shared:
             storage.share()
         collate = self.collate_fn or default_collate(storage)
-        counts = None if self.limit is None else Consumption(storage, self.limit)
         parts = {"_storage": storage, "_sampler": sampler, "_writer": writer, "_consumption": counts}
         return parts | {"_read_from": (storage, collate)}
 

@@ -27,39 +27,36 @@ class Reading(Parts):
         """Draw a batch with the sampler, and transform it.
 
         ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
-        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
-        RuntimeError when the storage is empty, when no record is left with ``consume_after_n_samples``, or when no
-        batch size is known.
+        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells,
+        as a `PrioritizedSampler` does ``"priority_weight"``. RuntimeError when the storage is empty, when no record is
+        left with ``consume_after_n_samples``, or when no batch size is known.
         """
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
-        if self._consumption is None:
-            return self._batch(num, return_info, None)
-        claim = Claim()
+        early, consumption = self._early, self._consumption
+        claim = None if consumption is None else Claim(consumption)
         try:
-            return self._batch(num, return_info, claim)
+            if early is None or claim is not None:
+                storage, collate = self._read_from
+                if claim is not None:
+                    storage = claim.consumption.storage
+                sampler = self._sampler
+                with storage.lock:
+                    draw = self._draw(storage, sampler, num, self.generator, claim)
+                sampler.notice(draw.drawn)
+                data = self._answer(collate, draw)
+                if early is not None:
+                    data = early.finished(data)
+            else:
+                data, draw = early.batch(self, num)
+            if not return_info:
+                return data
+            return data, {key: value.clone() for key, value in draw.info.items()} | draw.sampler.explain(draw.drawn)
         except BaseException:  # a transform's, perhaps: nobody has seen these records
-            self._consumption.give_back(claim)
+            if claim is not None:
+                claim.consumption.give_back(claim)
             raise
-
-    def _batch(self, num: int, return_info: bool, claim: Claim | None) -> Any:
-        """A sample of a known size. ``claim``: where to note the records that are counted, if they are."""
-        early = self._early
-        if early is None or claim is not None:
-            storage, collate = self._read_from
-            sampler = self._sampler
-            with storage.lock:
-                draw = self._draw(storage, sampler, num, self.generator, claim)
-            sampler.notice(draw.drawn)
-            data = self._answer(collate, draw)
-            if early is not None:
-                data = early.finished(data)
-        else:
-            data, draw = early.batch(self, num)
-        if not return_info:
-            return data
-        return data, {key: value.clone() for key, value in draw.info.items()} | draw.sampler.explain(draw.drawn)
 
     def _draw(
         self,
@@ -70,14 +67,16 @@ class Reading(Parts):
         claim: Claim | None = None,
     ) -> Draw:
         """Choose records and read them. The caller holds the storage's lock."""
-        if claim is None or self._consumption is None:
+        if claim is None:
             slots, drawn = sampler.sample(storage, num, generator)
         else:
-            slots, drawn = self._consumption.draw(sampler, num, generator, claim)
+            slots, drawn = claim.consumption.draw(sampler, num, generator, claim)
         data, generations = storage.read(slots)
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
+        if sampler.keeps_priorities:
+            info |= drawn
         return Draw(data, info, sampler, drawn)
 
     def _scene(self, num: int) -> Scene:

@@ -57,7 +57,8 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     left, so the last ones may be smaller; where a sampler repeats records (a group that is short of them, prioritized
     draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
     ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
-    are stored. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
+    are stored. A `RoundRobinWriter` writes new records over the used ones first, and over others only when there are
+    none. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
     leaves it, and a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw
     costs the batch and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
 

@@ -15,8 +15,12 @@ from torchrb.storages.base import Storage
 class Sampler(ABC):
     """Chooses slots. A sampler may be used with any storage; what it caches follows the storage's journal.
 
-    A subclass implements `sample`. The buffer holds the storage's lock around it.
+    A subclass implements `sample`. The buffer holds the storage's lock around it. ``keeps_priorities``: records have
+    priorities, which a buffer's writes have it `follow`, and a draw tells a dict of tensors that have a row for each
+    record.
     """
+
+    keeps_priorities = False
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
@@ -32,6 +36,20 @@ class Sampler(ABC):
 
     def notice(self, drawn: Any) -> None:
         """Warn about a draw, if there is something to warn of. Called when the storage's lock is free again."""
+        return None
+
+    def heed(self, storage: Storage) -> None:
+        """Take note of a write at once. Asked for only where there are priorities."""
+        return None
+
+    def update_priority(
+        self, index: Any, priority: Any, *, storage: Storage | None = None, generation: Tensor | None = None
+    ) -> None:
+        """Set priorities; nothing happens where there are none."""
+        return None
+
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        """Give records the priority of new ones; nothing happens where there are none."""
         return None
 
     def stats(self, storage: Storage) -> dict[str, int]:

@@ -48,10 +48,7 @@ def plan(storage: LazyMemmapStorage, reader: StateReader, counters: Counters) ->
     length, before = counters.length, len(storage)
     saved = tensor_state.SavedRows(reader, length, storage.max_size, None)
     structure = storage.structure
-    if structure is not None and saved.example is not None:
-        structure.flatten(saved.example, storage.device, reader.call)  # raises where the fields are others
-        if len(structure.leaves) != len(saved.leaves):
-            raise ValueError(f"{reader.call}: the saved state has other fields.")
+    saved.require_fields_of(structure, reader.call)
     if not length:
         return PlannedRows(lambda: _copy_rows(storage.tables, [], 0, before), storage.journal, False)
     check_headers(saved.headers(length), counters, reader.call)

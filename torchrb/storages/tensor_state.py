@@ -20,7 +20,7 @@ from torchrb.persistence import StateReader
 from torchrb.storages.memory import zeros
 from torchrb.storages.records import LeafSpec, RecordTable
 from torchrb.storages.saving import Counters, PlannedRows, check_headers, new_headers_of, segments_of
-from torchrb.storages.structure import Structure, numbers_of, structure_of
+from torchrb.storages.structure import Structure, numbers_of, shown, structure_of
 
 if TYPE_CHECKING:
     from torchrb.storages.tensor import LazyTensorStorage
@@ -141,6 +141,18 @@ class SavedRows:
                 inside = slots < length
                 self.tables[place][slots[inside]] = rows[inside].to(_CPU)
 
+    def require_fields_of(self, structure: Structure | None, call: str) -> None:
+        """ValueError or KeyError where a storage that knows its structure has other fields."""
+        if structure is None or self.structure is None:
+            return
+        expected, got = _fields_of(structure), _fields_of(self.structure)
+        if expected != got:
+            raise ValueError(
+                f"{call}: the saved state is of records of other fields: expected {_shown(expected)}, as the storage "
+                f"has, got {_shown(got)}. Load it into a new storage."
+            )
+        structure.flatten(self.example, _CPU, call)  # and the same containers
+
     def headers(self, length: int) -> Tensor:
         """Words and stamps, int64 ``[length, 2]``."""
         return self.tables[0][:length, :HEADER_BYTES].contiguous().view(torch.int64)
@@ -159,6 +171,15 @@ class SavedRows:
         return made
 
 
+def _fields_of(structure: Structure) -> dict[tuple, tuple | None]:
+    return {leaf.key: leaf[1:] for leaf in structure.leaves} | dict.fromkeys(structure.object_keys)
+
+
+def _shown(fields: dict[tuple, tuple | None]) -> str:
+    kinds = ((key, "no tensor" if kind is None else f"{kind[0]} {[*kind[1]]}") for key, kind in fields.items())
+    return ", ".join(f"{shown(key)!r} {kind}" for key, kind in kinds)
+
+
 def _learned(example: Any, call: str) -> Structure:
     try:
         return structure_of(example, _CPU, call)
@@ -171,10 +192,7 @@ def plan(storage: LazyTensorStorage, reader: StateReader, counters: Counters, pl
     length, capacity = counters.length, storage.max_size
     saved = SavedRows(reader, length, capacity, placed)
     structure = storage.structure
-    if structure is not None and saved.example is not None:
-        structure.flatten(saved.example, storage.device, reader.call)  # raises where the fields are others
-        if len(structure.leaves) != len(saved.leaves):
-            raise ValueError(f"{reader.call}: the saved state has other fields.")
+    saved.require_fields_of(structure, reader.call)
     if not length:
         return PlannedRows(_forgetting(storage), storage.journal, False)
     check_headers(saved.headers(length), counters, reader.call)
