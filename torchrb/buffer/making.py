@@ -97,8 +97,9 @@ def checked_prefetch(prefetch: int | None, batch_size: int | None, call: str) ->
 
 def default_collate(storage: Storage) -> Callable[[Any], Any]:
     """What is done with records that were read when nobody says otherwise."""
-    return stack_records if isinstance(storage, ListStorage) else _as_it_is
+    return stack_records if isinstance(storage, ListStorage) else as_it_is
 
 
-def _as_it_is(data: Any) -> Any:
+def as_it_is(data: Any) -> Any:
+    """Batches of storages that read whole batches."""
     return data

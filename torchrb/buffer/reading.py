@@ -5,14 +5,14 @@ Slots are chosen and read while the storage's lock is held; transforms run witho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchrb import transforms
-from torchrb.buffer.making import checked_batch_size
+from torchrb.buffer.making import as_it_is, checked_batch_size
 from torchrb.buffer.parts import Parts
 from torchrb.consumption import Claim, Exhausted
 from torchrb.prefetch import Draw, Scene, modes_of
@@ -43,16 +43,16 @@ class Reading(Parts):
                     storage = claim.consumption.storage
                 sampler = self._sampler
                 with storage.lock:
-                    data, info, drawn = self._draw(storage, sampler, num, self.generator, claim)
-                sampler.notice(drawn)
-                data = self._transformed(collate(data), info)
+                    draw = self._draw(storage, sampler, num, self.generator, claim)
+                sampler.notice(draw.drawn)
+                data = self._answer(collate, draw)
                 if early is not None:
                     data = early.finished(data)
             else:
-                data, (_, info, drawn), sampler = early.batch(self, num)
+                data, draw = early.batch(self, num)
             if not return_info:
                 return data
-            return data, {key: value.clone() for key, value in info.items()} | sampler.explain(drawn)
+            return data, {key: value.clone() for key, value in draw.info.items()} | draw.sampler.explain(draw.drawn)
         except BaseException:  # a transform's, perhaps: nobody has seen these records
             if claim is not None:
                 claim.consumption.give_back(claim)
@@ -77,16 +77,17 @@ class Reading(Parts):
             info["index_generation"] = generations
         if sampler.keeps_priorities:
             info |= drawn
-        return Draw(data, info, drawn)
+        return Draw(data, info, sampler, drawn)
 
     def _scene(self, num: int) -> Scene:
         """What a draw depends on that its caller cannot hand in later."""
-        steps = self._transform.steps()
-        return Scene(*self._read_from, self._sampler, steps, num, self._writer.tracks_generations, modes_of(steps))
+        (storage, collate), steps = self._read_from, self._transform.steps()
+        modes = modes_of(bool(steps) or collate is not as_it_is)
+        return Scene(storage, collate, self._sampler, steps, num, self._writer.tracks_generations, modes)
 
-    def _answer(self, scene: Scene, draw: Draw) -> Any:
+    def _answer(self, collate: Callable[[Any], Any], draw: Draw) -> Any:
         """A draw as it is returned."""
-        return self._transformed(scene.collate(draw.data), draw.info)
+        return self._transformed(collate(draw.data), draw.info)
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:
