@@ -23,7 +23,7 @@ LAYERS = [
     {"persistence"},
     {"storages", "transforms", "generations", "journal", "groups"},
     {"writers", "samplers", "selection", "advantages"},
-    {"buffer", "updates", "collate", "consumption"},
+    {"buffer", "updates", "collate", "consumption", "prefetch"},
     {"query", "services"},
 ]
 ARROWS = {
@@ -35,6 +35,7 @@ ARROWS = {
     ("samplers", "selection"),
     ("buffer", "updates"),
     ("buffer", "collate"),
+    ("buffer", "prefetch"),
     ("buffer", "consumption"),
 }
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -1,16 +1,20 @@
 """A replay buffer that lives where the learner lives: groups of rollouts, drawn and patched on the device.
 
-Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`. Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`,
-`LazyStackStorage`. Samplers: `RandomSampler`, `SamplerWithoutReplacement`, `PromptGroupSampler`. Writers:
-`RoundRobinWriter`, `TensorDictRoundRobinWriter`, `TensorDictMaxValueWriter`, `ImmutableDatasetWriter`. Transforms:
-`Compose`. Groups to gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels
-or plain torch serve a device.
+Buffers: `ReplayBuffer`, `TensorDictReplayBuffer`, `PrioritizedReplayBuffer`, `TensorDictPrioritizedReplayBuffer`.
+Storages: `LazyTensorStorage`, `TensorStorage`, `ListStorage`, `LazyStackStorage`. Samplers: `RandomSampler`,
+`SamplerWithoutReplacement`, `PrioritizedSampler`, `PromptGroupSampler`. Writers: `RoundRobinWriter`,
+`TensorDictRoundRobinWriter`, `TensorDictMaxValueWriter`, `ImmutableDatasetWriter`. Transforms: `Compose`. Groups to
+gradients: `MCAdvantageSelector`, `group_advantages`. `backend_of` tells whether compiled kernels or plain torch serve a
+device.
 """
 
 from torchrb.advantages import group_advantages as group_advantages
+from torchrb.buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from torchrb.buffer import ReplayBuffer as ReplayBuffer
+from torchrb.buffer import TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer
 from torchrb.buffer import TensorDictReplayBuffer as TensorDictReplayBuffer
 from torchrb.ops import backend_of as backend_of
+from torchrb.samplers import PrioritizedSampler as PrioritizedSampler
 from torchrb.samplers import PromptGroupSampler as PromptGroupSampler
 from torchrb.samplers import RandomSampler as RandomSampler
 from torchrb.samplers import Sampler as Sampler
@@ -41,6 +45,8 @@ __all__ = [
     "LazyTensorStorage",
     "ListStorage",
     "MCAdvantageSelector",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
     "PromptGroupSampler",
     "RandomSampler",
     "ReplayBuffer",
@@ -49,6 +55,7 @@ __all__ = [
     "SamplerWithoutReplacement",
     "Storage",
     "TensorDictMaxValueWriter",
+    "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",

@@ -158,6 +158,8 @@ def _integers(name: str, value: Any) -> Tensor:
 
 def fields_of(fields: Any, call: str) -> dict[Any, Any]:
     """The leaves of a tensordict or of a (nested) mapping by key; ValueError where one is named twice."""
+    if isinstance(fields, tuple):  # of a pytree
+        fields = fields._asdict() if hasattr(fields, "_asdict") else dict(enumerate(fields))
     if not (isinstance(fields, dict | Mapping) or is_tensor_collection(fields)):
         raise TypeError(f"{call}: expected a mapping or a tensordict, got {type(fields).__name__}.")
     leaves: dict[Any, Any] = {}

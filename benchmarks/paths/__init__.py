@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.harness import Row
-from benchmarks.paths import group_draws, overhead, row_movement, selector, threads, updates
+from benchmarks.paths import group_draws, overhead, priorities, row_movement, selector, threads, updates
 from benchmarks.workloads import Scale
 
 
@@ -13,6 +13,7 @@ def rows(scale: Scale) -> list[Row]:
         *group_draws.rows(scale),
         *row_movement.rows(scale),
         *updates.rows(scale),
+        *priorities.rows(scale),
         *selector.rows(scale),
         *overhead.rows(scale),
         *threads.rows(scale),
@@ -21,4 +22,4 @@ def rows(scale: Scale) -> list[Row]:
 
 def left_out() -> dict[str, str]:
     """Rows that cannot be measured here, and why."""
-    return selector.left_out()
+    return selector.left_out() | priorities.left_out()

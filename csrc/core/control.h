@@ -23,6 +23,10 @@ constexpr int64_t kControlSize = 8;
 enum : int { kIndexPosition, kIndexGroups, kIndexSingletons, kIndexOutcast, kIndexVisited };
 constexpr int64_t kIndexStateSize = 8;
 
+// Places in the state of priorities.
+enum : int { kPriorityPosition, kPriorityRefused, kPriorityDrawable, kPriorityVisited, kPrioritySet };
+constexpr int64_t kPriorityStateSize = 8;
+
 constexpr int64_t kHeaderBytes = 16;  // slot word, write stamp
 constexpr int64_t kStampOffset = 8;
 

@@ -8,7 +8,14 @@
 
 namespace torchrb {
 
-enum : int64_t { kPermutationStream, kExtraGroupsStream, kExtraRowsStream, kUniformStream, kFirstRowStream = 16 };
+enum : int64_t {
+  kPermutationStream,
+  kExtraGroupsStream,
+  kExtraRowsStream,
+  kUniformStream,
+  kPriorityStream,
+  kFirstRowStream = 16,
+};
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 
@@ -27,6 +34,9 @@ TORCHRB_HOST_DEVICE inline uint64_t stream_key(int64_t seed, int64_t stream) {
 TORCHRB_HOST_DEVICE inline uint64_t random64(uint64_t key, int64_t counter) {
   return mix64(key + kGolden * static_cast<uint64_t>(counter));
 }
+
+// Maps 64 random bits to [0, 1), using the upper 53 of them.
+TORCHRB_HOST_DEVICE inline double fraction_of(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
 // Maps 64 random bits to [0, n), n < 2**32, using the upper 62 of them as a fraction.
 TORCHRB_HOST_DEVICE inline int64_t below(uint64_t bits, int64_t n) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from unittest import mock
 
 import pytest
 import torch
@@ -77,3 +79,47 @@ def test_a_writer_belongs_to_one_storage():
     first.set_storage(LazyTensorStorage(4))
     first.extend(torch.arange(3))
     assert len(first) == 3
+
+
+def test_a_storage_is_exchanged_in_one_step():
+    """Whoever uses the buffer meanwhile writes and draws in one storage, and sees what it wrote itself."""
+    rb = ReplayBuffer(storage=LazyTensorStorage(1), writer=RoundRobinWriter(), batch_size=1)
+    rb.add(torch.tensor(-1))
+    stop, wrong = threading.Event(), []
+
+    def exchange():
+        while not stop.is_set():
+            new = LazyTensorStorage(1)
+            new.append(torch.tensor([-1]))
+            rb.set_storage(new)
+
+    exchanging = threading.Thread(target=exchange)
+    exchanging.start()
+    for number in range(300):
+        before = rb.storage
+        rb.add(torch.tensor(number))
+        read = int(rb.sample())
+        if rb.storage is before and read != number:
+            wrong.append(number)
+    stop.set()
+    exchanging.join()
+    assert not wrong
+
+
+def test_an_exchange_that_fails_has_changed_nothing():
+    rb = ReplayBuffer(storage=LazyTensorStorage(3), batch_size=2)
+    rb.extend(torch.arange(3))
+    storage, writer, sampler = rb.storage, rb.writer, rb.sampler
+    taken = RoundRobinWriter()
+    ReplayBuffer(storage=LazyTensorStorage(3), writer=taken)
+    with pytest.raises(RuntimeError, match="Make a new writer"):
+        rb.set_writer(taken)
+    with mock.patch.object(RoundRobinWriter, "register_storage", side_effect=[OSError, None]):
+        with pytest.raises(OSError):
+            rb.set_storage(LazyTensorStorage(9))
+    for wrong in (lambda: rb.set_storage(3), lambda: rb.set_sampler(3), lambda: rb.set_writer(3)):
+        with pytest.raises(TypeError):
+            wrong()
+    assert (rb.storage, rb.writer, rb.sampler, writer.storage) == (storage, writer, sampler, storage)
+    rb.extend(torch.arange(3, 6))
+    assert rb[:].tolist() == [3, 4, 5] and len(rb.sample()) == 2

@@ -36,6 +36,8 @@ CASES: dict[str, Callable[[torch.device], None]] = {
     "draw_permuted": _each(test_ops.test_draw_permuted, (100,)),
     "group_index_update_": _each(test_ops.test_group_index_update_and_sample_groups_after_any_history, ("any",)),
     "sample_groups": _each(test_ops.test_sample_groups, *((strategy,) for strategy in STRATEGIES)),
+    "update_priorities_": _each(test_ops.test_update_priorities, (0,)),
+    "draw_priorities": _each(test_ops.test_draw_priorities, (0,)),
     "balanced_subset": _each(test_ops.test_balanced_subset, (40,)),
     "group_advantage": _each(test_ops.test_group_advantage, (torch.float64,)),
 }

@@ -9,12 +9,17 @@ import pytest
 import torch
 
 from tests.gpu.on_device import DeviceIndex, assert_like_twin, chances
-from tests.ops.cases import FLOATS, INTEGERS, Index, lay_out, random_records, random_values
+from tests.ops.cases import FLOATS, INTEGERS, Index, Ranked, lay_out, random_records, random_values
 from tests.ops.test_balanced_subset import random_case
+from tests.ops.test_draw_priorities import edge_masses, random_priorities, ranked_by
 from tests.ops.test_group_advantage import random_returns
 from tests.ops.test_group_index_update import few_keys, one_step
+from tests.ops.test_update_priorities import one_step as priority_step
+from tests.ops.test_update_priorities import random_update
+from tests.ops.test_update_priorities import storage as priority_storage
 from tests.ops.test_write_rows import write
 from tests.simt.records import DTYPES, random_batch, random_slots, random_storage
+from torchrb.ops import reference
 from torchrb.ops.schemas import NO_GROUP, STRATEGIES, op_names
 
 BLOCKS = range(4)
@@ -163,6 +168,29 @@ def test_a_gpu_tells_of_an_index_without_a_group(device):
         assert flags & NO_GROUP and slots == [[-1] * 3] * 2 and drawn == [[0, 0, 0]] * 2
     else:
         assert index.catch_up()[0] == 0  # where the host knows, nobody asks for a draw
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_update_priorities(device, block):
+    """A short update is one block's; a long one, of thousands of rows, the grid's."""
+    for chance in chances(block, 10):
+        records = priority_storage(chance.choice((1, 16, 17, 300, 9000)))
+        ranked = Ranked(records, chance.choice((0.6, 1.0)), chance.choice((0.0, 1e-8)))
+        for _ in range(4):
+            priority_step(chance, records)
+            args = ranked.update_args(*random_update(chance, records), rebuild=chance.random() < 0.2)
+            assert_like_twin("update_priorities_", args, device)
+            reference.update_priorities_(*args)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_draw_priorities(device, block):
+    for chance in chances(block, 20):
+        ranked = ranked_by(random_priorities(chance, chance.choice((1, 16, 17, 300, 5000))), chance.choice((0.6, 1.0)))
+        num = chance.choice((0, 1, 257, 5000))
+        masses = None if chance.random() < 0.5 else edge_masses(chance, ranked, num)
+        args = ranked.draw_args(chance.randrange(2**63), num, 0.4, masses, wide=chance.random() < 0.5)
+        assert_like_twin("draw_priorities", args, device)
 
 
 @pytest.mark.parametrize("max_combinations", [1, 40, 100_000])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchrb.ops import loader, reference
+from torchrb.ops.priority_tree import PRIORITY_FAN, PriorityTree
 from torchrb.ops.schemas import (
     CONTROL_CURSOR,
     CONTROL_EPOCH,
@@ -25,6 +26,7 @@ from torchrb.ops.schemas import (
     HEADER_BYTES,
     INDEX_STATE_SIZE,
     INDEX_VISITED,
+    PRIORITY_STATE_SIZE,
     SLOT_COUNT_SHIFT,
     SLOT_LIVE,
     STAMP_SHIFT,
@@ -211,6 +213,57 @@ class Index:
         by_rank = sorted(zip(drawn, slots, strict=True))
         assert [rank for (rank, _, _), _ in by_rank] == list(range(num_groups))
         return [sorted(rows[:size]) for (_, size, _), rows in by_rank]
+
+
+class Ranked:
+    """Priorities of a storage, of the dispatcher's ops or, with ``twin``, of the plain-torch ones."""
+
+    def __init__(self, records: Records, alpha: float = 1.0, eps: float = 0.0, twin: bool = False) -> None:
+        self.records, self.alpha, self.eps, self.twin = records, alpha, eps, twin
+        self.place = PriorityTree(records.capacity)
+        self.tree = self.place.empty(torch.device("cpu"))
+        self.seen = torch.zeros(records.capacity, dtype=torch.int64)
+        self.state = torch.zeros(PRIORITY_STATE_SIZE, dtype=torch.int64)
+
+    def _call(self, name: str) -> Any:
+        return getattr(reference, name) if self.twin else op(name)
+
+    def update_args(
+        self, slots: Any = (), priorities: Any = (), generations: Any = (), rebuild: bool = False
+    ) -> tuple[Any, ...]:
+        records = self.records
+        slots, generations = (torch.as_tensor(x, dtype=torch.int64) for x in (slots, generations))
+        priorities = torch.as_tensor(priorities)
+        return (
+            self.tree, self.seen, self.state, records.control, records.journal, records.tables,
+            slots, generations, priorities, self.alpha, self.eps, rebuild,
+        )  # fmt: skip
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Follow the storage, and set the priorities given."""
+        self._call("update_priorities_")(*self.update_args(*args, **kwargs))
+
+    def draw_args(
+        self, seed: int, num: int, beta: float = 0.5, masses: Any = None, wide: bool = True
+    ) -> tuple[Any, ...]:
+        masses = None if masses is None else torch.as_tensor(masses, dtype=torch.float64)
+        return torch.tensor([seed]), masses, self.tree, self.records.capacity, num, beta, wide
+
+    def draw(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        return self._call("draw_priorities")(*self.draw_args(*args, **kwargs))
+
+    @property
+    def priorities(self) -> Tensor:
+        """Of each slot; -1 where there is no record."""
+        return self.tree[self.place.most[0] : self.place.most[0] + self.records.capacity]
+
+    @property
+    def weights(self) -> Tensor:
+        return self.tree[: self.records.capacity]
+
+    @property
+    def total(self) -> float:
+        return float(self.tree[self.place.sums[-1] : self.place.sums[-1] + PRIORITY_FAN].sum())
 
 
 def in_threads(num_threads: int, turns: int, call: Callable[[], Any]) -> list[Any]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.ops.cases import Index, lay_out, op
+from tests.ops.cases import Index, Ranked, lay_out, op
 from torchrb.ops import schemas
 
 
@@ -31,6 +31,8 @@ def calls() -> dict[str, tuple]:
         "draw_permuted": (torch.tensor([3]), 5, 1, 3),
         "group_index_update_": index.update_args(0),
         "sample_groups": index.sample_args(1, 1, 2, "reward", 1),
+        "update_priorities_": Ranked(records).update_args(slots, slots.double()),
+        "draw_priorities": Ranked(records).draw_args(3, 4),
         "balanced_subset": (torch.rand(2, 4, dtype=torch.float64), 2, 0.2, 0.8, 100, 1e-9),
         "group_advantage": (torch.rand(2, 4), 0, 1e-8),
     }

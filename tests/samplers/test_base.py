@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from tests.cases import STORAGES, buffer
-from torchrb import LazyTensorStorage, ReplayBuffer, Sampler
+from torchrb import (
+    LazyTensorStorage,
+    PromptGroupSampler,
+    RandomSampler,
+    ReplayBuffer,
+    Sampler,
+    SamplerWithoutReplacement,
+)
 from torchrb.samplers.base import take_seed
 
 
@@ -49,3 +56,72 @@ def test_an_empty_storage_cannot_be_sampled(kind):
     rb = buffer(kind, batch_size=2)
     with pytest.raises(RuntimeError, match="cannot sample from an empty storage. Write to the buffer first"):
         rb.sample()
+
+
+# --- draws ahead
+
+
+def grouped():
+    storage = LazyTensorStorage(9)
+    storage.append({"g": torch.arange(9) % 3})
+    return storage
+
+
+SAMPLERS = {
+    "uniform": RandomSampler,
+    "without replacement": SamplerWithoutReplacement,
+    "in order": lambda: SamplerWithoutReplacement(shuffle=False),
+    "groups": lambda: PromptGroupSampler(num_groups=2, group_key="g"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_fork_draws_what_the_sampler_would_and_is_followed(name):
+    storage, sampler, alone = grouped(), SAMPLERS[name](), SAMPLERS[name]()
+    numbers, generator = (torch.Generator().manual_seed(1) for _ in range(2))
+    expected = [alone.sample(storage, 4, numbers)[0].tolist() for _ in range(7)]
+    fork, told, moments = sampler, [], [sampler.moment(storage)]
+    for _ in range(7):
+        fork = fork.fork(storage)
+        told.append(fork.sample(storage, 4, generator)[0].tolist())
+        moments.append(fork.moment(storage))
+    assert told == expected and sampler.moment(storage) == moments[0]
+    sampler.follow(fork, storage)
+    assert sampler.moment(storage) == moments[-1]
+    assert sampler.sample(storage, 4, generator)[0].tolist() == alone.sample(storage, 4, numbers)[0].tolist()
+    if "groups" not in name and name != "uniform":
+        assert len(set(moments)) == len(moments) and sampler.ran_out == alone.ran_out
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_what_the_user_sets_shows_in_the_moment(name):
+    storage, sampler = grouped(), SAMPLERS[name]()
+    before = sampler.moment(storage)
+    assert before == sampler.moment(storage)
+    for attribute in ("num_groups", "reward_key", "drop_last", "shuffle"):
+        if hasattr(sampler, attribute):
+            value = getattr(sampler, attribute)
+            setattr(sampler, attribute, not value if isinstance(value, bool) else ("other", value))
+            assert sampler.moment(storage) != before
+            setattr(sampler, attribute, value)
+            assert sampler.moment(storage) == before
+
+
+@pytest.mark.parametrize("kind", [RandomSampler, SamplerWithoutReplacement, PromptGroupSampler, Newest])
+def test_a_sampler_of_ones_own_is_not_asked_ahead_unless_it_says_how(kind):
+    class Mine(kind):
+        def sample(self, storage, batch_size, generator=None):
+            return super().sample(storage, batch_size, generator)
+
+    sampler = Mine(num_groups=1) if kind is PromptGroupSampler else Mine()
+    assert sampler.fork(grouped()) is None
+    assert PromptGroupSampler(num_groups=1, cache_groups=False).fork(grouped()) is None
+
+
+def test_the_plain_attributes_of_a_sampler_are_its_moment():
+    sampler = Newest()
+    sampler.beta, sampler.keys, sampler.weights = 0.5, ("a", ("b", None)), torch.zeros(3)
+    before = sampler.moment(grouped())
+    assert before == (("beta", 0.5), ("keys", ("a", ("b", None))))
+    sampler.beta = 0.6
+    assert sampler.moment(grouped()) != before

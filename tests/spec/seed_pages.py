@@ -27,23 +27,38 @@ NOW: dict[str, dict[str, str]] = {
             " reward_key=('next', 'reward'), cache_groups=True"
         ),
     },
+    "LazyMemmapStorage": {
+        "__init__": (
+            "max_size, *, scratch_dir=None, device='cpu', ndim=1, existsok=False, compilable=False,"
+            " shared_init=False, auto_cleanup=None"
+        ),
+        "cleanup": "",
+    },
+    "LazyStackStorage": {
+        "__init__": "max_size=None, *, compilable=False, stack_dim=0, device=None",
+    },
     "MCAdvantageSelector": {
         "__init__": "strategy='balanced', *, max_combinations=100_000, in_keys=None",
         "select": "candidates, *, group_size, keep_return_bounds=None",
     },
     "ReplayBuffer": {
         "__init__": (
-            "*, storage=None, sampler=None, writer=None, collate_fn=None, transform=None, transform_factory=None,"
-            " batch_size=None, generator=None, consume_after_n_samples=None, shared=False"
+            "*, storage=None, sampler=None, writer=None, collate_fn=None, pin_memory=False, prefetch=None,"
+            " transform=None, transform_factory=None, batch_size=None, generator=None, consume_after_n_samples=None,"
+            " shared=False, compilable=False, delayed_init=None, use_ray_service=False, service_backend=None,"
+            " service_backend_options=None, transport='auto', transport_options=None"
         ),
         "add": "data",
         "append_transform": "transform, *, invert=False",
         "batch_size": PROPERTY,
+        "client": "",
         "dump": "*args, **kwargs",
         "dumps": "path",
         "empty": "empty_write_count=True",
         "extend": "data, *, update_priority=None",
+        "initialized": PROPERTY,
         "insert_transform": "index, transform, *, invert=False",
+        "is_alive": PROPERTY,
         "load": "*args, **kwargs",
         "loads": "path",
         "next": "",
@@ -53,11 +68,14 @@ NOW: dict[str, dict[str, str]] = {
         "sample": "batch_size=None, return_info=False",
         "save": "*args, **kwargs",
         "sampler": PROPERTY,
+        "service_backend": PROPERTY,
         "set_": "key, value",
         "set_at_": "key, value, index",
         "set_sampler": "sampler",
         "set_storage": "storage, collate_fn=None",
         "set_writer": "writer",
+        "shutdown": "timeout=None",
+        "start": "",
         "stats": "",
         "storage": PROPERTY,
         "transform": PROPERTY,
@@ -87,10 +105,9 @@ STATS = {
 # Names that the examples import.
 NAMES = (
     *NOW,
-    "LazyMemmapStorage",
-    "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
+    "PrioritizedSampler",
     "RandomSampler",
     "TensorDictReplayBuffer",
     "TensorStorage",
@@ -100,26 +117,11 @@ NAMES = (
 LATER: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "as_remote": "remote_config=None",
-        "client": "",
-        "initialized": PROPERTY,
-        "is_alive": PROPERTY,
         "query": "predicate=None, *, trajectory_key=None",
-        "service_backend": PROPERTY,
-        "shutdown": "timeout=None",
-        "start": "",
     },
 }
 LATER_PARAMETERS = (
     "sample_unit",
-    "pin_memory",
-    "prefetch",
     "dim_extend",
-    "compilable",
-    "delayed_init",
-    "service_backend",
-    "service_backend_options",
-    "transport",
-    "transport_options",
-    "use_ray_service",
 )
-LATER_NAMES = ("PrioritizedSampler", "traj")
+LATER_NAMES = ("traj",)

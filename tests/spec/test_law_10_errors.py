@@ -220,7 +220,7 @@ PARTS = {
         lambda rb: LazyTensorStorage(9, ndim=2), (ValueError, NotImplementedError), ("ndim=2", "ndim=1")
     ),
     "a layout": Bad(lambda rb: LazyTensorStorage(9, layout="rows"), ValueError, ("layout", "'packed'", "'rows'")),
-    "a stack dimension": Bad(lambda rb: LazyStackStorage(9, stack_dim=1), ValueError, ("stack_dim", "1")),
+    "a stack dimension": Bad(lambda rb: LazyStackStorage(9, stack_dim="1"), ValueError, ("stack_dim", "'1'")),
     "rows of another number": Bad(lambda rb: TensorStorage(rows(3), max_size=4), ValueError, ("max_size", "3", "4")),
     "tensors of unequal length": Bad(
         lambda rb: TensorStorage({"a": torch.zeros(2), "b": torch.zeros(3)}),

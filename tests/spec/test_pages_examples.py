@@ -10,6 +10,7 @@ from tensordict import TensorDict
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torchrb import (
+    LazyMemmapStorage,
     LazyStackStorage,
     LazyTensorStorage,
     ListStorage,
@@ -51,8 +52,8 @@ def test_records_of_any_kind_with_a_collate_fn_that_leaves_them_alone():
 
 
 def test_a_pytree_of_tensors_comes_back_with_a_batch_dimension():
-    """The example of the page without its memory-mapped storage, which comes later; then with its transform."""
-    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    """The example of the page; first without its transform."""
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(100))
     record = {"tokens": torch.randn(3), "inner": {"pair": (torch.zeros(2), [torch.ones(1)])}, 30: -torch.ones(())}
     buffer.add(record)
     batch = buffer.sample(10)
@@ -67,7 +68,7 @@ def test_a_pytree_of_tensors_comes_back_with_a_batch_dimension():
 
 
 def test_an_inverted_transform_changes_the_very_data_that_is_written():
-    buffer = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
+    buffer = ReplayBuffer(storage=LazyMemmapStorage(10), batch_size=4)
     rollouts = TensorDict({"score": torch.zeros(10)}, [10])
 
     def one_more(batch):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.cases import RECORDS, STORAGES, plain
-from torchrb import LazyStackStorage, LazyTensorStorage, ListStorage
+from torchrb import LazyStackStorage, LazyTensorStorage, ListStorage, TensorStorage
 from torchrb.journal import JournalReader
 
 each_storage = pytest.mark.parametrize("kind", STORAGES)
@@ -182,3 +182,32 @@ def test_a_storage_is_neither_copied_nor_pickled_and_says_so(kind, duplicate):
 def test_a_device_without_data_is_refused():
     with pytest.raises(ValueError, match="LazyTensorStorage: device must be one that keeps data, got 'meta'"):
         LazyTensorStorage(4, device="meta")
+
+
+@each_storage
+def test_a_moment_lasts_until_something_is_written(kind):
+    storage = stored(kind, [1, 2, 3])
+    moments = [storage.moment()]
+    assert storage[:] is not None and len(storage) == 3 and moments == [storage.moment()]
+    for write in (
+        lambda: storage.append(batch([4])),
+        lambda: storage.set(0, batch([5])[0]),
+        lambda: storage.set(slice(None), batch([6, 7, 8, 9])),
+        storage.clear,
+        lambda: storage.append(batch([1, 2, 3])),
+    ):
+        write()
+        moments.append(storage.moment())
+    assert len(set(moments)) == len(moments)
+
+
+def test_the_moment_of_adopted_tensors_ends_when_their_user_writes_too():
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            values = torch.zeros(4)
+        storage = TensorStorage(values)
+        before = storage.moment()
+        assert storage.moment() == before
+        if not values.is_inference():  # no version is kept of these
+            values += 1
+            assert storage.moment() != before

@@ -91,3 +91,15 @@ def test_memory_goes_back_when_nobody_has_it():
         assert processes.contents(rb) == [0, 1, 2]
         del rb
     assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_a_thread_knows_whether_it_has_the_lock():
+    lock, _ = lock_over(SharedMemory.new(rounded(64)))
+    assert not lock._is_owned()
+    with lock:
+        told = []
+        other = threading.Thread(target=lambda: told.append(lock._is_owned()))
+        other.start()
+        other.join()
+        assert lock._is_owned() and told == [False]
+    assert not lock._is_owned()

@@ -147,9 +147,32 @@ def test_other_records_are_refused(data):
     assert len(storage) == 0
 
 
-def test_only_the_first_dimension_is_stacked():
-    with pytest.raises(ValueError, match="only stack_dim=0"):
-        LazyStackStorage(2, stack_dim=1)
+@pytest.mark.parametrize(
+    ("stack_dim", "shape"), [(0, [4, 2, 3]), (1, [2, 4, 3]), (2, [2, 3, 4]), (-1, [2, 3, 4]), (-3, [4, 2, 3])]
+)
+def test_records_are_stacked_along_the_dimension_that_was_asked_for(stack_dim, shape):
+    rb = ReplayBuffer(storage=LazyStackStorage(5, stack_dim=stack_dim))
+    records = [TensorDict({"tokens": torch.full((2, 3, n), n)}, [2, 3]) for n in (1, 2, 3, 4)]
+    rb.extend(records)
+    dim = shape.index(4)
+    for batch, numbers in ((rb[:], [1, 2, 3, 4]), (rb[[3, 0]], [4, 1]), (rb.storage[:], [1, 2, 3, 4])):
+        assert batch.batch_size == (*shape[:dim], len(numbers), *shape[dim + 1 :]) and batch.stack_dim == dim
+        assert [row["tokens"].shape for row in batch.unbind(dim)] == [(2, 3, n) for n in numbers]
+    batch, info = rb.sample(7, return_info=True)
+    assert [row["tokens"][0, 0, 0].item() - 1 for row in batch.unbind(dim)] == info["index"].tolist()
+    assert rb[2].batch_size == (2, 3)
+    rb[:2] = rb[2:].unbind(dim)
+    assert [row["tokens"].shape[-1] for row in rb[:].unbind(dim)] == [3, 4, 3, 4]
+    rb.extend(TensorDict({"tokens": torch.zeros(2, 2, 3, 5)}, [2, 2, 3]))  # two records
+    assert [row["tokens"].shape[-1] for row in rb[:].unbind(dim)] == [5, 4, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("stack_dim", "batch_size"), [(1, []), (-2, []), (3, [2, 3]), (-4, [2, 3])])
+def test_a_record_without_the_dimensions_to_stack_along_is_refused(stack_dim, batch_size):
+    storage = LazyStackStorage(2, stack_dim=stack_dim)
+    with pytest.raises(ValueError, match=f"stack_dim={stack_dim} needs records with as many batch dim"):
+        storage.append([TensorDict({}, batch_size)])
+    assert len(storage) == 0
 
 
 def test_integers_beside_floats_are_ranked_exactly_or_not_at_all():

@@ -111,3 +111,14 @@ def test_without_a_device_it_is_a_lock(device):
     with lock:
         lock.settle(GPU)
     assert device.log == [("a", "records")]
+
+
+def test_a_thread_knows_whether_it_has_the_lock():
+    lock, told = DeviceLock(), []
+    assert not lock._is_owned()
+    with lock, lock:
+        assert lock._is_owned()
+        other = threading.Thread(target=lambda: told.append(lock._is_owned()))
+        other.start()
+        other.join()
+    assert told == [False] and not lock._is_owned()

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict, lazy_stack
 
+from tests.cases import Rollout, plain
 from torchrb.ops.schemas import FEW_GROUPS, NO_GROUP, SHORT_GROUP
 from torchrb.samplers import PromptGroupSampler
-from torchrb.storages.transfer import LateNumbers, moved
+from torchrb.storages import transfer
+from torchrb.storages.transfer import LateNumbers, moved, pinned
 
 
 class Event:
@@ -96,3 +99,39 @@ def test_a_late_flag_of_an_empty_draw_raises():
 def test_on_the_host_nothing_moves():
     x = torch.arange(3)
     assert moved(x, torch.device("cpu")) is x
+
+
+# --- pinned samples
+
+SAMPLES = {
+    "tensor": lambda: torch.arange(3.0),
+    "pytree": lambda: {"a": torch.arange(3), "b": (torch.ones(2, 2), [torch.zeros(1)], "text", None, 3)},
+    "tensordict": lambda: TensorDict({"a": torch.arange(2), "next": {"r": torch.ones(2, 1)}, "text": ["x", "y"]}, [2]),
+    "lazy stack": lambda: lazy_stack([TensorDict({"a": torch.arange(n)}) for n in (2, 3)]),
+    "tensorclass": lambda: Rollout(tokens=torch.arange(2), reward=torch.ones(2), prompt=["p", "q"], batch_size=[2]),
+    "records": lambda: ["a", 1, None],
+}
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_all_tensors_of_a_sample_are_pinned_and_nothing_else_changes(monkeypatch, sample):
+    done = []
+    monkeypatch.setattr(transfer, "_gpu_is_there", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: any(tensor is other for other in done))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: done.append(tensor.clone()) or done[-1])
+    data = SAMPLES[sample]()
+    first = pinned(data)
+    rows = (
+        (lambda batch: list(batch.unbind(0))) if sample == "lazy stack" else (lambda batch: batch)
+    )  # these are ragged
+    assert plain(rows(first)) == plain(rows(SAMPLES[sample]())) and type(first) is type(data)
+    num = {"tensor": 1, "pytree": 3, "tensordict": 2, "lazy stack": 2, "tensorclass": 2, "records": 0}[sample]
+    assert len(done) == num
+    pinned(first)
+    assert len(done) == num, "what is pinned already stays"
+
+
+def test_without_a_gpu_nothing_is_pinned(monkeypatch):
+    monkeypatch.setattr(transfer, "_gpu_is_there", lambda: False)
+    data = torch.arange(3)
+    assert pinned(data) is data

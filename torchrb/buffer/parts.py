@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchrb import transforms
-from torchrb.collate import stack_records
-from torchrb.consumption import Consumption, checked_limit
-from torchrb.samplers import RandomSampler, Sampler
-from torchrb.storages import ListStorage, Storage
+from torchrb.buffer.deployment import checked_backend
+from torchrb.buffer.making import (
+    Given,
+    checked_batch_size,
+    checked_prefetch,
+    default_collate,
+    made,
+    made_sampler,
+    made_storage,
+)
+from torchrb.consumption import Consumption, checked_limit, choice_of
+from torchrb.prefetch import Prefetcher
+from torchrb.samplers import Sampler
+from torchrb.storages import Storage
 from torchrb.transforms import Compose, Transform
 from torchrb.writers import RoundRobinWriter, Writer
 
 if TYPE_CHECKING:
     from typing import Self
 
-_Part = TypeVar("_Part")
-_DEFAULT_SIZE = 1000
+# Attributes that are there once the parts are made, and those that `shutdown` takes away again. Calls find them missing
+# and nothing else has to ask, so a buffer in use pays for neither.
+_MADE = ("_storage", "_sampler", "_writer", "_read_from", "_consumption")
+_GIVEN_UP = ("_writer", "_read_from", "_transform")
 
 
 class Parts:
     """What a buffer is made of. Its arguments are those of `ReplayBuffer`."""
+
+    _storage: Storage
+    _sampler: Sampler
+    _writer: Writer
+    _read_from: tuple[Storage, Callable[[Any], Any]]  # the storage and what merges its records, which belong together
+    _transform: Compose
+    _consumption: Consumption | None  # counts what was drawn, where records are drawn so often and no more
 
     def __init__(
         self,
@@ -32,27 +52,94 @@ class Parts:
         sampler: Sampler | Callable[[], Sampler] | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
         transform: Transform | None = None,
         transform_factory: Callable[[], Transform] | None = None,
         batch_size: int | None = None,
         generator: torch.Generator | None = None,
         consume_after_n_samples: int | None = None,
         shared: bool = False,
+        compilable: bool = False,
+        delayed_init: bool | None = None,
+        use_ray_service: bool = False,
+        service_backend: str | None = None,
+        service_backend_options: Mapping[str, Any] | None = None,
+        transport: str = "auto",
+        transport_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._transform = transforms.chain(transform, transform_factory, type(self).__name__)
-        self._storage = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
-        self._sampler = _made("sampler", sampler, Sampler, RandomSampler)
-        self._writer = _made("writer", writer, Writer, self._default_writer)
-        self._writer.register_storage(self._storage)
-        self._read_from = (self._storage, collate_fn or _default_collate(self._storage))  # which belong together
-        self._batch_size = None if batch_size is None else checked_batch_size(batch_size, type(self).__name__)
-        self.generator = generator
-        limit = None if consume_after_n_samples is None else checked_limit(consume_after_n_samples, type(self).__name__)
-        self._consumption = None if limit is None else Consumption(self._storage, limit)
+        name = type(self).__name__
+        self._service_backend = checked_backend(
+            name, use_ray_service, service_backend, service_backend_options, transport, transport_options
+        )
+        self._lock = threading.RLock()
+        self._compilable = bool(compilable)
         if shared:
-            self.share()
+            self._check_shareable()
+        self._transform = transforms.chain(transform, transform_factory, name)
+        self._batch_size = None if batch_size is None else checked_batch_size(batch_size, name)
+        depth = checked_prefetch(prefetch, batch_size, name)
+        self._early = Prefetcher(depth, bool(pin_memory)) if depth or pin_memory else None
+        self.generator = generator
+        limit = None if consume_after_n_samples is None else checked_limit(consume_after_n_samples, name)
+        self._given: Given | None = Given(storage, sampler, writer, collate_fn, limit, shared)
+        self._given.check()
+        at_once = delayed_init is False
+        if delayed_init is None:
+            delayed_init = transform_factory is not None and not shared
+        if not delayed_init:
+            self._make()
+        if at_once:
+            self._transform.steps()
 
     _default_writer: Callable[[], Writer] = RoundRobinWriter
+
+    # --- made when they are needed
+
+    def _make(self) -> None:
+        with self._lock:
+            given, self._given = self._given, None
+            if given is None:
+                return
+            try:
+                self.__dict__.update(given.made(self._default_writer))
+            except BaseException:
+                self._given = given
+                raise
+
+    if not TYPE_CHECKING:  # which knows what is missing without this
+
+        def __getattr__(self, name: str) -> Any:
+            """For attributes that are missing: parts that are still to be made, or that were given up."""
+            if name not in _MADE + _GIVEN_UP or self.__dict__.get("_lock") is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._make_for_use()
+            return self.__dict__[name]
+
+    def _make_for_use(self) -> None:
+        """Make the parts now, once, whichever thread is first."""
+        with self._lock:
+            if self._shut_down:
+                raise RuntimeError(
+                    f"{type(self).__name__}: this buffer was shut down. Its storage is as it was: make a new buffer "
+                    "with storage=rb.storage."
+                )
+            if self._making:
+                raise RuntimeError(
+                    f"{type(self).__name__}: what makes its storage, sampler or writer uses the buffer itself. Make "
+                    "them from something else."
+                )
+            self._making = True
+            try:
+                self._make()
+            except AttributeError as error:  # it would say that the buffer has no such attribute
+                raise RuntimeError(
+                    f"{type(self).__name__}: a part of the buffer could not be made ({error}). See the error above."
+                ) from error
+            finally:
+                self._making = False
+
+    _making = False
 
     # --- parts
 
@@ -73,25 +160,41 @@ class Parts:
 
     def set_sampler(self, sampler: Sampler) -> Sampler:
         """Put another sampler in; returns the one that was there."""
-        previous, self._sampler = self._sampler, _made("sampler", sampler, Sampler, RandomSampler)
+        new = made_sampler(sampler)
+        with self._lock:
+            previous, self._sampler = self._sampler, new
         return previous
 
     def set_writer(self, writer: Writer) -> Writer:
         """Put another writer in; returns the one that was there."""
-        previous, self._writer = self._writer, _made("writer", writer, Writer, self._default_writer)
-        self._writer.register_storage(self._storage)
+        new = made("writer", writer, Writer, self._default_writer)
+        with self._lock:
+            previous = self._writer
+            new.register_storage(self._storage, choose=choice_of(self._consumption))
+            if new is not previous:
+                previous.choose = None
+            self._writer = new
         return previous
 
     def set_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None = None) -> Storage:
-        """Put another storage in, with ``collate_fn`` or the default one for it; returns the one that was there."""
-        made = _made("storage", storage, Storage, lambda: ListStorage(_DEFAULT_SIZE))
+        """Put another storage in, with ``collate_fn`` or the default one for it; returns the one that was there.
+
+        Threads that use the buffer meanwhile find it before or after that, not in between.
+        """
+        new = made_storage(storage)
         if self.shared:
-            made.share()
-        previous, self._storage = self._storage, made
-        if self._consumption is not None:
-            self._consumption = Consumption(made, self._consumption.limit)
-        self._writer.register_storage(self._storage, replace=True)
-        self._read_from = (self._storage, collate_fn or _default_collate(self._storage))
+            new.share()
+        with new.lock, self._lock:  # whoever comes to the new storage first waits until all of the buffer has
+            previous, read_from, counts = self._storage, self._read_from, self._consumption
+            writer, merge = self._writer, collate_fn or default_collate(new)
+            anew = None if counts is None else Consumption(new, counts.limit)
+            try:
+                self.__dict__.update(_storage=new, _read_from=(new, merge), _consumption=anew)
+                writer.register_storage(new, replace=True, choose=choice_of(anew))
+            except BaseException:
+                self.__dict__.update(_storage=previous, _read_from=read_from, _consumption=counts)
+                writer.register_storage(previous, replace=True, choose=choice_of(counts))
+                raise
         return previous
 
     # --- state
@@ -165,6 +268,7 @@ class Parts:
         A forked process inherits no threads, so if its parent had used torch on several it hangs in large operations,
         here as everywhere in torch: spawn it, or call ``torch.set_num_threads(1)`` in it first.
 
+        With prefetching each process draws ahead for itself. ValueError with ``compilable=True``.
         TypeError for storages that cannot be shared: those of Python objects (`ListStorage`, `LazyStackStorage`), with
         strings among the fields, or on a GPU. ValueError for ``shared=False`` once it is shared.
 
@@ -179,19 +283,31 @@ class Parts:
         tensor([0, 1, 2])
         """
         if shared:
+            self._check_shareable()
             self._storage.share()
         elif self.shared:
             raise ValueError("share: a storage stays shared once it is. Extend another one with its records, rb[:].")
         return self
 
+    def _check_shareable(self) -> None:
+        if self._compilable:
+            raise ValueError(
+                f"share: this {type(self).__name__} was constructed with compilable=True, and such a buffer belongs to "
+                "one process. Construct it with compilable=False."
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         state, generator = dict(self.__dict__), self.generator
+        del state["_lock"]
+        if self._early is not None:
+            state["_early"] = self._early.anew()
         if generator is not None:  # as bytes: torch lets go of a state that it sends to a process before it is there
             state["generator"] = (str(generator.device), generator.get_state().numpy().tobytes())
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._lock = threading.RLock()
         if self.generator is not None:
             device, numbers = state["generator"]
             self.generator = torch.Generator(device)
@@ -200,39 +316,20 @@ class Parts:
     @property
     def shared(self) -> bool:
         """Whether other processes may use this buffer's storage."""
-        return self._storage.shared
+        given = self._given
+        return self._storage.shared if given is None else given.shared
 
     def __repr__(self) -> str:
-        parts = f"storage={self._storage}, sampler={self._sampler}, writer={self._writer}"
+        if self._shut_down:
+            return f"{type(self).__name__}(shut down)"
+        given = self._given
+        if given is None:
+            parts = f"storage={self._storage}, sampler={self._sampler}, writer={self._writer}"
+        else:
+            told = given._asdict().items()
+            parts = ", ".join(f"{name}={part}" for name, part in told if part not in (None, False)) or "to be made"
         if self._transform.pending or self._transform.steps():
             parts += f", transform={self._transform}"
         return f"{type(self).__name__}({parts}, batch_size={self._batch_size})"
 
-
-def _made(name: str, part: Any, kind: type[_Part], default: Callable[[], _Part]) -> _Part:
-    """A part of the buffer from an instance, a callable or nothing."""
-    try:
-        made = default() if part is None else part() if callable(part) and not isinstance(part, kind) else part
-    except TypeError as error:
-        raise TypeError(
-            f"ReplayBuffer: {name} is called without arguments to make one, and {part!r} did not like it ({error}). "
-            "Pass an instance, or a lambda."
-        ) from error
-    if not isinstance(made, kind):
-        raise TypeError(f"ReplayBuffer: {name} must be a {kind.__name__} or make one, got {type(made).__name__}.")
-    return made
-
-
-def checked_batch_size(batch_size: int, call: str) -> int:
-    """A batch size, if it is one; ValueError otherwise. ``call`` is what the error names."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"{call}: batch_size must be a positive int, got {batch_size!r}.")
-    return batch_size
-
-
-def _default_collate(storage: Storage) -> Callable[[Any], Any]:
-    return stack_records if isinstance(storage, ListStorage) else _as_it_is
-
-
-def _as_it_is(data: Any) -> Any:
-    return data
+    _shut_down = False

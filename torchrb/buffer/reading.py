@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchrb import transforms
-from torchrb.buffer.parts import Parts, checked_batch_size
+from torchrb.buffer.making import checked_batch_size
+from torchrb.buffer.parts import Parts
 from torchrb.consumption import Claim, Exhausted
-from torchrb.storages import ListStorage
+from torchrb.prefetch import Draw, Scene, modes_of
+from torchrb.samplers import Sampler
+from torchrb.storages import ListStorage, Storage
 
 
 class Reading(Parts):
@@ -23,39 +27,66 @@ class Reading(Parts):
         """Draw a batch with the sampler, and transform it.
 
         ``batch_size``: records to draw; default: that of the constructor. ``return_info``: also return a dict with
-        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells.
-        RuntimeError when the storage is empty, when no record is left with ``consume_after_n_samples``, or when no
-        batch size is known.
+        ``"index"`` (slots), ``"index_generation"`` when the writer tracks generations, and what the sampler tells,
+        as a `PrioritizedSampler` does ``"priority_weight"``. RuntimeError when the storage is empty, when no record is
+        left with ``consume_after_n_samples``, or when no batch size is known.
         """
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
-        if self._consumption is None:
-            return self._batch(num, return_info, None)
-        claim = Claim()
+        early, consumption = self._early, self._consumption
+        claim = None if consumption is None else Claim(consumption)
         try:
-            return self._batch(num, return_info, claim)
+            if early is None or claim is not None:
+                storage, collate = self._read_from
+                if claim is not None:
+                    storage = claim.consumption.storage
+                sampler = self._sampler
+                with storage.lock:
+                    data, info, drawn = self._draw(storage, sampler, num, self.generator, claim)
+                sampler.notice(drawn)
+                data = self._transformed(collate(data), info)
+                if early is not None:
+                    data = early.finished(data)
+            else:
+                data, (_, info, drawn), sampler = early.batch(self, num)
+            if not return_info:
+                return data
+            return data, {key: value.clone() for key, value in info.items()} | sampler.explain(drawn)
         except BaseException:  # a transform's, perhaps: nobody has seen these records
-            self._consumption.give_back(claim)
+            if claim is not None:
+                claim.consumption.give_back(claim)
             raise
 
-    def _batch(self, num: int, return_info: bool, claim: Claim | None) -> Any:
-        """A sample of a known size. ``claim``: where to note the records that are counted, if they are."""
-        storage, collate = self._read_from
-        with storage.lock:
-            if claim is None or self._consumption is None:
-                slots, drawn = self._sampler.sample(storage, num, self.generator)
-            else:
-                slots, drawn = self._consumption.draw(self._sampler, num, self.generator, claim)
-            data, generations = storage.read(slots)
-        self._sampler.notice(drawn)
+    def _draw(
+        self,
+        storage: Storage,
+        sampler: Sampler,
+        num: int,
+        generator: torch.Generator | None,
+        claim: Claim | None = None,
+    ) -> Draw:
+        """Choose records and read them. The caller holds the storage's lock."""
+        if claim is None:
+            slots, drawn = sampler.sample(storage, num, generator)
+        else:
+            slots, drawn = claim.consumption.draw(sampler, num, generator, claim)
+        data, generations = storage.read(slots)
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
-        data = self._transformed(collate(data), info)
-        if not return_info:
-            return data
-        return data, {key: value.clone() for key, value in info.items()} | self._sampler.explain(drawn)
+        if sampler.keeps_priorities:
+            info |= drawn
+        return Draw(data, info, drawn)
+
+    def _scene(self, num: int) -> Scene:
+        """What a draw depends on that its caller cannot hand in later."""
+        steps = self._transform.steps()
+        return Scene(*self._read_from, self._sampler, steps, num, self._writer.tracks_generations, modes_of(steps))
+
+    def _answer(self, scene: Scene, draw: Draw) -> Any:
+        """A draw as it is returned."""
+        return self._transformed(scene.collate(draw.data), draw.info)
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:

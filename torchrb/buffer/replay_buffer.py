@@ -17,6 +17,9 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
         writer: a `Writer`, or a callable that makes one. Default: `RoundRobinWriter`.
         collate_fn: what is done with the records that were read, before they are returned. Default: lists of records
             (`ListStorage`) are stacked where that is possible, other batches are returned as they are.
+        pin_memory: samples lie in pinned memory, from where a GPU copies them without the host waiting; where torch
+            finds no GPU they are as always.
+        prefetch: how many samples a thread draws ahead, see below; needs ``batch_size``. Default: none.
         transform: a callable on what is read; its method ``inv``, if any, on what is written. `Compose` chains several.
         transform_factory: instead of a transform, what makes it; called once, when a transform is first needed.
         batch_size: records in a sample; can be given to `sample` instead.
@@ -24,6 +27,22 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
         consume_after_n_samples: how often a record is returned by `sample`; after that it is no longer drawn. None (the
             default): without end. See below.
         shared: several processes will use this buffer; see `share`.
+        compilable: accepted for compatibility; such a buffer cannot be shared.
+        delayed_init: make storage, sampler and writer when the buffer is first used. Until then it is pickled as what
+            it was given: constructors that can be pickled go to another process, which makes parts of its own. Default:
+            when a ``transform_factory`` is given and ``shared`` is not.
+        service_backend, service_backend_options, transport, transport_options, use_ray_service: who owns the buffer:
+            the process that makes it (``"direct"``, with nothing to be transported). Anything else is an error.
+
+    Prefetching is an early answer and nothing else: samples are the same at any depth, and so is the buffer after each.
+    Where something was written since a sample was drawn ahead, or anything else that it depends on has changed, it is
+    drawn again when it is asked for. So it pays where several samples are drawn between two writes, and where nobody
+    else takes numbers from the generator: give the buffer its own. Transforms (and ``collate_fn``) run ahead too, in
+    order, in the one thread that draws, except for those that take random numbers, change their modules' parameters or
+    buffers, or leave the sample on a GPU; these run when it is asked for. A transform that keeps a state of another
+    kind is called ahead, and again for a sample that is drawn again. Nothing is drawn
+    ahead with samplers that cannot tell what they would draw (`Sampler.fork`), with ``consume_after_n_samples``, where
+    each sample decides what the next may choose from, and from storages on a GPU, where a draw waits for nothing.
 
     The same seed and the same history draw the same records, whatever backend serves them. Writing copies; what is
     returned belongs to the caller. Calls from several threads are safe.
@@ -33,7 +52,8 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     left, so the last ones may be smaller; where a sampler repeats records (a group that is short of them, prioritized
     draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
     ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
-    are stored. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
+    are stored. A `RoundRobinWriter` writes new records over the used ones first, and over others only when there are
+    none. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
     leaves it, and a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw
     costs the batch and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrb.buffer.replay_buffer import ReplayBuffer
+from torchrb.samplers import PrioritizedSampler
 from torchrb.writers import TensorDictRoundRobinWriter
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
     """A replay buffer of tensordicts: what it returns carries ``"index"``, and in samples ``"index_generation"`` when
-    the writer tracks generations (a tensorclass has its own fields only: ask for ``return_info``). Default writer:
-    `TensorDictRoundRobinWriter`.
+    the writer tracks generations, and ``"priority_weight"`` with a `PrioritizedSampler` (a tensorclass has its own
+    fields only: ask for ``return_info``). Default writer: `TensorDictRoundRobinWriter`.
 
     Keyword Args:
-        priority_key: the field that priorities come from, for samplers that keep them.
+        priority_key: the field that priorities come from with a `PrioritizedSampler`, when records are written and in
+            `update_tensordict_priority`.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -40,6 +43,55 @@ class TensorDictReplayBuffer(ReplayBuffer):
         super().__init__(**kwargs)
         self.priority_key = priority_key
 
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Set the priorities of a sample's records to what it has under ``priority_key`` by now; without that, to the
+        priority of new records. Several numbers of a record are reduced as the sampler says.
+
+        ``data``: a sample, or a part of it. Where it has ``"index_generation"``, records that were overwritten since
+        are left out, so that none gets the priority of its predecessor. Without a `PrioritizedSampler` nothing happens.
+        KeyError without ``"index"``; otherwise as `update_priority`.
+
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from torchrb import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
+        >>> rb = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(10), batch_size=2)
+        >>> _ = rb.extend(TensorDict({"obs": torch.zeros(3)}, [3]))
+        >>> batch = rb.sample()
+        >>> batch["td_error"] = torch.tensor([7.0, 7.0])
+        >>> rb.update_tensordict_priority(batch)
+        >>> set(rb.sampler.priorities(rb.storage)[batch["index"]].tolist())
+        {7.0}
+        """
+        sampler, call = self._sampler, "update_tensordict_priority"
+        if not isinstance(sampler, PrioritizedSampler):
+            return
+        index = data.get("index", None)
+        if index is None:
+            raise KeyError(f"{call}: the data has no 'index'. Hand in what sample() returned, or use update_priority.")
+        one = data.batch_dims == 0
+        index, generation = (_a_row_each(data.get(key, None), one) for key in ("index", "index_generation"))
+        priority = data.get(self.priority_key, None)
+        if priority is None:
+            self.mark_update(index)
+        else:
+            self.update_priority(index, sampler.reduced(priority, one, call), generation=generation)
+
+    def _priorities_in(self, data: Any, one: bool, call: str) -> Tensor | None:
+        sampler = self._sampler
+        if not isinstance(sampler, PrioritizedSampler):
+            return None
+        if isinstance(data, list):
+            parts = [self._priorities_in(record, True, call) for record in data]
+            return (
+                torch.cat([p for p in parts if p is not None]) if parts and all(p is not None for p in parts) else None
+            )
+        values = data.get(self.priority_key, None) if hasattr(data, "get") else None
+        if not isinstance(values, Tensor):
+            return None
+        priorities = sampler.reduced(values, one, call)
+        sampler.check(priorities, call)
+        return priorities
+
     def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
         if isinstance(data, TensorDictBase):
             for key, value in info.items():
@@ -48,3 +100,10 @@ class TensorDictReplayBuffer(ReplayBuffer):
                     key, value.view(*value.shape, *[1] * inner).expand(data.batch_size).clone() if inner > 0 else value
                 )
         return data
+
+
+def _a_row_each(handles: Tensor | None, one: bool) -> Tensor | None:
+    """Handles ``[n]`` of a batch, in which those of records with batch dimensions of their own are repeated."""
+    if handles is None or one:
+        return handles
+    return handles.reshape(handles.shape[0], -1)[:, 0]

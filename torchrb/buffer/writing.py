@@ -9,18 +9,20 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from torchrb import updates
-from torchrb.buffer.parts import Parts
+from torchrb.buffer.priorities import Priorities
 from torchrb.storages import ListStorage
 
 if TYPE_CHECKING:
     from typing import Self
 
 
-class Writing(Parts):
+class Writing(Priorities):
     """Records go in whole, in part, or only where they are still there."""
 
     def add(self, data: Any) -> int:
-        """Write one record, after the inverse transforms; returns its slot."""
+        """Write one record, after the inverse transforms; returns its slot, None if the writer does not keep it."""
+        if self._sampler.keeps_priorities:
+            return self._add_with_priority(self._transform.inv(data))
         return self._writer.add(self._transform.inv(data))
 
     def extend(
@@ -30,17 +32,23 @@ class Writing(Parts):
 
         ``data``: a tensordict, tensor, tuple or dict of tensors with a first dimension, or a list of records.
         Returns the slots, int64 ``[n]``; with ``return_generations`` also the generation that each row got, so that
-        (slot, generation) names that very row even where a batch wraps over itself. ``update_priority`` has no effect
-        with samplers that keep no priorities. KeyError or ValueError, with nothing written, for fields, shapes or
+        (slot, generation) names that very row even where a batch wraps over itself. ``update_priority``: whether, with
+        a `PrioritizedSampler`, records take their priorities from the data of a `TensorDictReplayBuffer`, where that
+        has its ``priority_key``; None is True. KeyError or ValueError, with nothing written, for fields, shapes or
         dtypes that are not those of the storage.
         """
-        slots, generations = self._writer.append(self._transform.inv(data))
+        if self._sampler.keeps_priorities:
+            slots, generations = self._append_with_priorities(self._transform.inv(data), update_priority)
+        else:
+            slots, generations = self._writer.append(self._transform.inv(data))
         return (slots, generations) if return_generations else slots
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove every record and go back to slot 0; handles to removed records stay stale for ever."""
         self._writer.check_writable("empty")
         self._storage.clear(empty_write_count)
+        if self._early is not None:
+            self._early.drop()
 
     def update_if_present(
         self,
@@ -121,3 +129,5 @@ class Writing(Parts):
     def _overwrite(self, index: Any, data: Any) -> None:
         self._writer.check_writable("ReplayBuffer[...] =")
         self._storage.set(index, self._writer.prepared(data))
+        if self._sampler.keeps_priorities:
+            self._heed()

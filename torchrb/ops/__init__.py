@@ -25,5 +25,7 @@ draw_uniform: Callable[..., Tensor] = _ops.draw_uniform.default
 draw_permuted: Callable[..., Tensor] = _ops.draw_permuted.default
 group_index_update_: Callable[..., None] = _ops.group_index_update_.default
 sample_groups: Callable[..., tuple[Tensor, Tensor, Tensor]] = _ops.sample_groups.default
+update_priorities_: Callable[..., None] = _ops.update_priorities_.default
+draw_priorities: Callable[..., tuple[Tensor, Tensor]] = _ops.draw_priorities.default
 balanced_subset: Callable[..., tuple[Tensor, Tensor]] = _ops.balanced_subset.default
 group_advantage: Callable[..., Tensor] = _ops.group_advantage.default

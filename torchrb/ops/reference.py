@@ -1,7 +1,8 @@
 """The plain-torch twin of every op: what serves where no kernel was compiled, and what every kernel is tested against.
 
 Written to be read beside ``schemas.py``, which holds the contracts; speed comes second here. This file has the ops that
-move rows; ``reference_draws.py`` those that draw, ``reference_returns.py`` those that turn a group into gradients.
+move rows; ``reference_draws.py`` those that draw, ``reference_priorities.py`` those that keep priorities and draw by
+them, ``reference_returns.py`` those that turn a group into gradients.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from torchrb.ops import schemas
 from torchrb.ops.reference_draws import draw_permuted, draw_uniform, group_index_update_, sample_groups
+from torchrb.ops.reference_priorities import draw_priorities, update_priorities_
 from torchrb.ops.reference_returns import balanced_subset, group_advantage
 from torchrb.ops.reference_tables import cells_of, counts_from, header_of, sortable, typed
 from torchrb.ops.schemas import (
@@ -39,11 +41,13 @@ __all__ = [
     "balanced_subset",
     "clear_rows_",
     "draw_permuted",
+    "draw_priorities",
     "draw_uniform",
     "group_advantage",
     "group_index_update_",
     "read_rows",
     "sample_groups",
+    "update_priorities_",
     "update_rows_if_",
     "write_rows_",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-PERMUTATION, EXTRA_GROUPS, EXTRA_ROWS, UNIFORM = range(4)
+PERMUTATION, EXTRA_GROUPS, EXTRA_ROWS, UNIFORM, PRIORITY = range(5)
 FIRST_ROW_STREAM = 16  # + how often the batch drew the same group before
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64

@@ -57,6 +57,9 @@ ORDERED_DTYPES = frozenset(
 UPDATED, STALE, VERSION_REJECTED, SUPERSEDED = range(4)
 # Bits of the flags that `sample_groups` returns.
 FEW_GROUPS, SHORT_GROUP, NAN_DRAWN, NAN_KEY, NO_GROUP = 1, 2, 4, 8, 16
+# Places in the state of priorities.
+PRIORITY_POSITION, PRIORITY_REFUSED, PRIORITY_DRAWABLE, PRIORITY_VISITED, PRIORITY_SET = range(5)
+PRIORITY_STATE_SIZE = 8
 # Places in the state of a group index.
 INDEX_POSITION, INDEX_GROUPS, INDEX_SINGLETONS, INDEX_OUTCAST, INDEX_VISITED = range(5)
 INDEX_STATE_SIZE = 8
@@ -293,6 +296,75 @@ def _sample_groups(
     set.)
     """
     return keys.new_empty((groups * per_group,)), keys.new_empty((groups, 3)), keys.new_empty((1,))
+
+
+# --- priorities -----------------------------------------------------------------------------------------------------
+
+
+@_declare(
+    "update_priorities_(Tensor(a!) tree, Tensor(b!) seen, Tensor(c!) state, Tensor control, Tensor journal,"
+    " Tensor[] tables, Tensor slots, Tensor generations, Tensor priorities, float alpha, float eps, bool rebuild) -> ()"
+)
+def _update_priorities(
+    tree: Tensor,
+    seen: Tensor,
+    state: Tensor,
+    control: Tensor,
+    journal: Tensor,
+    tables: list[Tensor],
+    slots: Tensor,
+    generations: Tensor,
+    priorities: Tensor,
+    alpha: float,
+    eps: float,
+    rebuild: bool,
+) -> None:
+    """Bring priorities from their position in the journal to the end of it, then set those of some rows.
+
+    *Follow*: of the rows written since, one that lives no more loses its priority; one that is another record than it
+    was (its generation tells) first loses that of its predecessor, and then, when all have, gets the greatest priority
+    of the rows that still have one, or 1.0 when none has. A record that was changed in part keeps its priority. Where
+    the position is too old for the journal, every row is looked at.
+
+    *Set*: rows ``slots`` (int64 ``[n]``) get ``priorities`` (``[n]``, of any dtype in ``ORDERED_DTYPES``); among equal
+    slots the last one counts. Slots that hold no record are left out, and with ``generations`` (``[n]``; else ``[0]``)
+    those whose record has another one. If a priority is NaN, infinite or negative, or a slot not one of the storage,
+    none is set and ``state`` tells the number of the first such row, plus 1.
+
+    ``tree``: float64, see `priority_tree.PriorityTree`; ``seen``: int64 ``[capacity]``, zero at first, the counts in
+    the slot words that priorities belong to, negative where nothing lived; both belong together.
+
+    A weight ``(priority + eps) ** alpha`` is 0 where ``priority + eps`` is, else within 2**-960 and 2**960. It is
+    computed by multiplications and additions alone (`power` of ``reference_priorities.py``), thus alike everywhere.
+    ``rebuild``, or a negative position: look at every row, and compute every weight and node again, as after a change
+    of ``alpha`` or ``eps``.
+
+    ``state``, int64 ``[8]``, zero at first: position, the refused row (stays until somebody puts 0 there), whether any
+    weight is positive (0 or 1), rows looked at so far, and calls so far that set priorities.
+    """
+    return None
+
+
+@_declare(
+    "draw_priorities(Tensor seed, Tensor? masses, Tensor tree, int capacity, int num, float beta, bool wide)"
+    " -> (Tensor slots, Tensor weights)"
+)
+def _draw_priorities(
+    seed: Tensor, masses: Tensor | None, tree: Tensor, capacity: int, num: int, beta: float, wide: bool
+) -> tuple[Tensor, Tensor]:
+    """``num`` independent rows, each with a probability in proportion to its weight in the tree.
+
+    Draw ``i`` looks for a mass, ``masses[i]`` (float64 ``[num]``) or the ``i``-th random fraction of the total: at each
+    level it is compared with the running sums of four sums of four, then of the four, and goes to the first part whose
+    running sum exceeds it, with what is left of it. Where rounding leaves it beyond all of them it goes to the last
+    part whose sum is positive; so a row of weight 0 is never drawn.
+
+    Returns slots, int64 ``[num]``, and their importance weights ``(weight / least) ** -beta``, where ``least`` is the
+    smallest positive weight in the tree: at most 1, float64 when ``wide``, else float32. Without a positive weight
+    slots are -1 and weights 0.
+    """
+    dtype = torch.float64 if wide else torch.float32
+    return tree.new_empty((num,), dtype=torch.int64), tree.new_empty((num,), dtype=dtype)
 
 
 # --- groups to gradients --------------------------------------------------------------------------------------------

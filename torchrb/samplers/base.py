@@ -15,8 +15,12 @@ from torchrb.storages.base import Storage
 class Sampler(ABC):
     """Chooses slots. A sampler may be used with any storage; what it caches follows the storage's journal.
 
-    A subclass implements `sample`. The buffer holds the storage's lock around it.
+    A subclass implements `sample`. The buffer holds the storage's lock around it. ``keeps_priorities``: records have
+    priorities, which a buffer's writes have it `follow`, and a draw tells a dict of tensors that have a row for each
+    record.
     """
+
+    keeps_priorities = False
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
@@ -34,9 +38,42 @@ class Sampler(ABC):
         """Warn about a draw, if there is something to warn of. Called when the storage's lock is free again."""
         return None
 
+    def heed(self, storage: Storage) -> None:
+        """Take note of a write at once. Asked for only where there are priorities."""
+        return None
+
+    def update_priority(
+        self, index: Any, priority: Any, *, storage: Storage | None = None, generation: Tensor | None = None
+    ) -> None:
+        """Set priorities; nothing happens where there are none."""
+        return None
+
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        """Give records the priority of new ones; nothing happens where there are none."""
+        return None
+
     def stats(self, storage: Storage) -> dict[str, int]:
         """Counters for `ReplayBuffer.stats`."""
         return {}
+
+    # --- draws ahead of their calls (see `torchrb.prefetch`)
+
+    def fork(self, storage: Storage) -> Sampler | None:
+        """A sampler that draws from the storage what this one would, and of whose draws this one knows nothing until it
+        is told to `follow`: itself, for one that no draw changes. None, as here: batches cannot be drawn ahead, and
+        prefetching buffers draw when they are asked. The caller of these three holds the storage's lock.
+        """
+        return None
+
+    def follow(self, fork: Sampler, storage: Storage) -> None:
+        """Be where a fork of this sampler was left by its draws."""
+        return None
+
+    def moment(self, storage: Storage) -> tuple[Any, ...]:
+        """Equal at two times, and of two forks, only if they would draw the same, what is stored being the same. Here:
+        all attributes that are numbers, strings and the like.
+        """
+        return tuple((name, value) for name, value in vars(self).items() if _plain(value))
 
     # --- saved states
 
@@ -69,6 +106,10 @@ class Sampler(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float | str | None) or (isinstance(value, tuple) and all(map(_plain, value)))
 
 
 def take_seed(generator: torch.Generator | None, storage: Storage) -> Tensor:

@@ -151,6 +151,14 @@ class PromptGroupSampler(Sampler):
             "num_singleton_groups": num_singletons,
         }
 
+    def fork(self, storage: Storage) -> Sampler | None:
+        # What is changed behind the storage's back is to be seen by the next draw, so there is none before it.
+        return self if self.cache_groups and type(self).sample is PromptGroupSampler.sample else None
+
+    def moment(self, storage: Storage) -> tuple[Any, ...]:
+        counts = self.num_groups, self.samples_per_group
+        return *counts, self.group_key, self.reward_key, self._strategy_code, self.cache_groups
+
     def stats(self, storage: Storage) -> dict[str, int]:
         """``num_groups`` and ``num_singleton_groups``: all groups singletons means that the key tells records apart
         instead of grouping them. Neither, where the records cannot be grouped by the key; `sample` says why.

@@ -26,3 +26,6 @@ class RandomSampler(Sampler):
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
         require_records(storage)
         return ops.draw_uniform(take_seed(generator, storage), storage.control, batch_size), {}
+
+    def fork(self, storage: Storage) -> Sampler | None:
+        return self if type(self).sample is RandomSampler.sample else None

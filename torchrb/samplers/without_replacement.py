@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -95,6 +96,24 @@ class SamplerWithoutReplacement(Sampler):
         self._ran_out = current.left < fewest
         return slots, {}
 
+    def fork(self, storage: Storage) -> Sampler | None:
+        if type(self).sample is not SamplerWithoutReplacement.sample:
+            return None
+        fork = copy.copy(self)
+        current = self._passes.get(storage)
+        if current is not None:
+            fork._passes[storage] = copy.copy(current)
+        return fork
+
+    def follow(self, fork: Sampler, storage: Storage) -> None:
+        assert isinstance(fork, SamplerWithoutReplacement)
+        self._passes[storage], self._ran_out = fork._passes[storage], fork._ran_out
+
+    def moment(self, storage: Storage) -> tuple[Any, ...]:
+        current = self._pass_over(storage)
+        where = (None, 0) if current is None else (current.identity, current.drawn)
+        return self.drop_last, self.shuffle, *where
+
     def stats(self, storage: Storage) -> dict[str, int]:
         """``pass_size`` and ``pass_drawn``: records of the pass under way, and how many of them were drawn; both 0
         where the next draw is the first of a pass, whatever its size.
@@ -153,6 +172,7 @@ class _Pass:
 
     def __init__(self, size: int, num_clears: int, seed: Tensor | None, members: Tensor | None) -> None:
         self.size, self.num_clears, self.drawn = size, num_clears, 0
+        self.identity = object()  # copies have it too
         self._members = members
         self._seed = seed
         self._block, self._begin = torch.empty(0, dtype=torch.int64), 0  # computed slots, and the place of the first

@@ -63,6 +63,10 @@ class ProcessLock:
         self._depth -= 1
         self._threads.release()
 
+    def _is_owned(self) -> bool:
+        """Whether this thread has it, as the locks of `threading` tell."""
+        return self._threads._is_owned()
+
     __enter__ = acquire
 
     def __exit__(

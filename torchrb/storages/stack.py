@@ -23,7 +23,8 @@ class LazyStackStorage(ListStorage):
     Args:
         max_size: capacity in records; None for no bound.
         compilable: accepted for compatibility.
-        stack_dim: where the stack's dimension goes; only 0.
+        stack_dim: where the dimension of the records goes in what is read, among the batch dimensions that a record has
+            of its own; negative ones count from the end. What is written has its records along the first dimension.
         device: where the records live; None leaves them where they are.
 
     Group keys may be ragged (the key is the tuple of values), rewards too (a row counts as its mean). No records read
@@ -46,14 +47,20 @@ class LazyStackStorage(ListStorage):
         stack_dim: int = 0,
         device: torch.device | str | int | None = None,
     ) -> None:
-        if stack_dim != 0:
-            raise ValueError(f"LazyStackStorage: only stack_dim=0 is supported, got {stack_dim}.")
+        if isinstance(stack_dim, bool) or not isinstance(stack_dim, int):
+            raise ValueError(f"LazyStackStorage: stack_dim must be an int, got {stack_dim!r}.")
         super().__init__(max_size, compilable=compilable, device=device)
+        self.stack_dim = stack_dim
         self._rewards: dict[tuple, RewardColumn] = {}
 
     def _own(self, item: Any) -> Any:
         if not is_tensor_collection(item):
             raise TypeError(f"LazyStackStorage: a record must be a tensordict, got {type(item).__name__}.")
+        if self.stack_dim and not -item.batch_dims - 1 <= self.stack_dim <= item.batch_dims:
+            raise ValueError(
+                f"LazyStackStorage: stack_dim={self.stack_dim} needs records with as many batch dimensions, got one of "
+                f"batch_size {[*item.batch_size]}. Give them a batch size, or use stack_dim=0."
+            )
         return super()._own(item)
 
     kind = "tensordicts"
@@ -69,7 +76,8 @@ class LazyStackStorage(ListStorage):
             return items, generations
         if not items:  # which fields they would have is theirs to say
             return TensorDict({}, [0], device=self.items_device), generations
-        return lazy_stack(items), generations
+        dims = items[0].batch_dims + 1
+        return lazy_stack(items, self.stack_dim % dims), generations
 
     def _take_fields(self, fields: Mapping[Any, Any], call: str) -> list[_Field]:
         taken = []

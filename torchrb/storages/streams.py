@@ -79,6 +79,10 @@ class DeviceLock:
             self._depth -= 1
             self._lock.release()
 
+    def _is_owned(self) -> bool:
+        """Whether this thread has it, as the locks of `threading` tell."""
+        return self._lock._is_owned()  # type: ignore[attr-defined]
+
     __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:

@@ -49,6 +49,17 @@ def numbers_of(structure: Structure) -> dict[tuple, int]:
     return leaves | {key: ~i for i, key in enumerate(structure.object_keys)}
 
 
+def parts_of(key: Any, value: Any, stored: Mapping[tuple, int]) -> dict[Any, Any]:
+    """The values of the fields that lie below a key in a pytree; none where the key is that of a field, or unknown."""
+    if not isinstance(value, list | tuple | Mapping) or as_path(key) in stored:
+        return {}
+    path = as_path(key)
+    if not any(known[: len(path)] == path for known in stored):
+        return {}
+    leaves = pytree.tree_flatten_with_path(value, is_leaf=is_tensor_collection)[0]
+    return {(*path, *_place(below)): leaf for below, leaf in leaves}
+
+
 def as_path(key: Any) -> tuple:
     """A key as the tuple of its parts."""
     if not isinstance(key, tuple):
@@ -143,7 +154,7 @@ def _check_alike(items: Sequence[Any], call: str) -> None:
             expected, got = (sorted(str(shown(key)) for key in fields) for fields in (first, given))
             raise ValueError(
                 f"{refusal}: expected fields {expected} as in the first, got {got} in item {place}, "
-                f"a {type(item).__name__}."
+                f"a {type(item).__name__}. Each item is one record; the fields of a batch go into a tuple or a dict."
             )
         key = next(key for key in first if first[key] != given[key])
         raise ValueError(
@@ -315,8 +326,8 @@ def _non_tensor(values: list[Any], shape: torch.Size) -> Any:
 
 
 def _place(path: Any) -> tuple:
-    """Where a leaf of a pytree is, as the keys and numbers that lead to it."""
-    return tuple(getattr(step, "key", getattr(step, "idx", step)) for step in path)
+    """Where a leaf of a pytree is, as the keys, numbers and names that lead to it."""
+    return tuple(getattr(step, "key", getattr(step, "idx", getattr(step, "name", step))) for step in path)
 
 
 class PytreeStructure:
@@ -340,7 +351,7 @@ class PytreeStructure:
     def flatten(self, batch: Any, device: torch.device, call: str) -> Rows:
         flat, spec = pytree.tree_flatten(batch, is_leaf=is_tensor_collection)
         if spec != self._spec:
-            raise KeyError(f"{call}: expected the structure {self._spec}, got {spec}.")
+            self._explain(batch, call)
         first = torch.as_tensor(flat[0])
         if not first.dim():
             raise ValueError(f"{call}: a batch needs a first dimension, got a scalar. One record is for add().")
@@ -348,6 +359,20 @@ class PytreeStructure:
         return Rows(
             num, [check_value(leaf, v, num, device, call) for leaf, v in zip(self.leaves, flat, strict=True)], []
         )
+
+    def _explain(self, batch: Any, call: str) -> None:
+        expected = pytree.tree_unflatten([...] * len(self.leaves), self._spec)
+        raise KeyError(
+            f"{call}: expected a pytree like {expected}, got {self._skeleton(batch)}. A tuple holds the fields of a "
+            "batch (or of a record); a list that is given to extend() holds records."
+        )
+
+    @staticmethod
+    def _skeleton(tree: Any) -> Any:
+        """A pytree with an ellipsis for each leaf."""
+        if is_tensor_collection(tree):
+            return type(tree).__name__
+        return pytree.tree_map(lambda _: ..., tree, is_leaf=is_tensor_collection)
 
     def build(self, values: Sequence[Tensor], objects: Sequence[list[Any]], shape: torch.Size) -> Any:
         if len(shape) != 1:

@@ -31,6 +31,7 @@ from torchrb.storages.structure import (
     check_value,
     device_of,
     numbers_of,
+    parts_of,
     shown,
     structure_of,
 )
@@ -135,6 +136,10 @@ class LazyTensorStorage(Storage):
     def tables(self) -> list[Tensor]:
         return self._records.tables
 
+    def moment(self) -> tuple[int, ...]:
+        # Tensors that were adopted their user may write too.
+        return *super().moment(), *(0 if leaf.is_inference() else leaf._version for leaf in self._adopted)
+
     # --- writing
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
@@ -237,6 +242,10 @@ class LazyTensorStorage(Storage):
     def _take_fields(self, fields: Mapping[Any, Any], call: str) -> list[_Field]:
         taken = []
         for key, value in fields.items():
+            parts = parts_of(key, value, self._numbers)
+            if parts:
+                taken += self._take_fields(parts, call)
+                continue
             number = self.find(key, call)
             if number >= 0:
                 taken.append(_Field(key, number, as_tensor(value, f"{call}: field {key!r}")))

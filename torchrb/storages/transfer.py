@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
+from tensordict import is_tensor_collection
 from torch import Tensor
 
 _MOST_STAGED = 64 << 20  # bytes; pinning more memory than this costs more than the wait it saves
@@ -30,6 +33,26 @@ def moved(value: Tensor, device: torch.device) -> Tensor:
         return value.to(device)
     staged = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
     return staged.copy_(value).to(device, non_blocking=True)
+
+
+def pinned(data: Any) -> Any:
+    """A batch whose tensors on the host lie in pinned memory, from where a GPU copies them without anybody waiting.
+    Where torch finds no GPU there is nothing to pin for: the batch as it is.
+    """
+    if not _gpu_is_there():
+        return data
+    if is_tensor_collection(data):
+        return data.apply(_pinned)
+    return pytree.tree_map(lambda leaf: _pinned(leaf) if isinstance(leaf, Tensor) else leaf, data)
+
+
+def _pinned(value: Tensor) -> Tensor:
+    return value.pin_memory() if value.device.type == "cpu" and not value.is_pinned() else value
+
+
+@functools.cache
+def _gpu_is_there() -> bool:
+    return torch.cuda.is_available()
 
 
 class LateNumbers:
