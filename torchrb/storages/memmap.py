@@ -77,7 +77,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     >>> _ = rb.extend(TensorDict({"prompt": ["a", "b"], "reward": torch.tensor([0.0, 1.0])}, [2]))
     >>> del rb  # another day:
     >>> rb = ReplayBuffer(storage=LazyMemmapStorage(1000, scratch_dir=there, existsok=True))
-    >>> rb[:]["prompt"], rb[:]["reward"], rb.write_count
+    >>> list(rb[:]["prompt"]), rb[:]["reward"], rb.write_count
     (['a', 'b'], tensor([0., 1.]), 2)
     """
 
