@@ -76,7 +76,7 @@ SAMPLERS = {
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_fork_draws_what_the_sampler_would_and_is_followed(name):
+def test_a_fork_draws_what_the_sampler_would_and_is_taken_over(name):
     storage, sampler, alone = grouped(), SAMPLERS[name](), SAMPLERS[name]()
     numbers, generator = (torch.Generator().manual_seed(1) for _ in range(2))
     expected = [alone.sample(storage, 4, numbers)[0].tolist() for _ in range(7)]
@@ -86,7 +86,7 @@ def test_a_fork_draws_what_the_sampler_would_and_is_followed(name):
         told.append(fork.sample(storage, 4, generator)[0].tolist())
         moments.append(fork.moment(storage))
     assert told == expected and sampler.moment(storage) == moments[0]
-    sampler.follow(fork, storage)
+    sampler.take_over(fork, storage)
     assert sampler.moment(storage) == moments[-1]
     assert sampler.sample(storage, 4, generator)[0].tolist() == alone.sample(storage, 4, numbers)[0].tolist()
     if "groups" not in name and name != "uniform":

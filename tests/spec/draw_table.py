@@ -21,6 +21,7 @@ from torchrb import (
     PromptGroupSampler,
     RandomSampler,
     ReplayBuffer,
+    Sampler,
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
@@ -119,13 +120,30 @@ def _large(strategy: str) -> list[int]:
     return rb.sample(400, return_info=True)[1]["index"].tolist()
 
 
+def _consumed(sampler: Sampler) -> list[int]:
+    """Draws of records that may be drawn twice, while others are written over the used ones."""
+    rb = ReplayBuffer(
+        storage=LazyTensorStorage(90), sampler=sampler, consume_after_n_samples=2, generator=torch.Generator()
+    )
+    rb.generator.manual_seed(5)
+    rb.extend(_rows(80))
+    indices = []
+    for _ in range(6):
+        indices.append(rb.sample(24, return_info=True)[1]["index"].tolist())
+        rb.extend(_rows(9))
+    return [slot for index in indices for slot in index]
+
+
 def draw_table() -> dict[str, list[int]]:
     """All draws, by name; the same for both layouts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         table, columns = dict(_draws("packed")), dict(_draws("columns"))
         assert table == columns, "the layout of the storage decides a draw"
-        return table | {f"{strategy}, 6000 rows": _large(strategy) for strategy in STRATEGIES}
+        table |= {f"{strategy}, 6000 rows": _large(strategy) for strategy in STRATEGIES}
+        groups = PromptGroupSampler(num_groups=8, group_key="key int64")
+        samplers = {"uniform": RandomSampler(), "without replacement": SamplerWithoutReplacement(), "random": groups}
+        return table | {f"{name}, at most twice": _consumed(sampler) for name, sampler in samplers.items()}
 
 
 if __name__ == "__main__":

@@ -251,3 +251,37 @@ def test_the_groups_chosen_do_not_depend_on_the_strategy_or_its_rewards():
         rb = grouped_buffer(group, torch.rand(30), strategy=strategy, k=2, seed=3)
         drawn.append(rb.sample(8)["g"].view(4, 2)[:, 0].tolist())
     assert drawn == [drawn[0]] * 4
+
+
+# --- records that are used up ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement, lambda: group_sampler(num_groups=2)])
+@pytest.mark.filterwarnings("ignore:PromptGroupSampler")
+def test_looking_at_what_is_left_decides_nothing(sampler):
+    """What may be drawn is looked up when somebody asks; when that is, no draw can tell."""
+    drawn = []
+    for watched in (False, True):
+        history, chance, indices = History("packed", capacity=20, seed=11), random.Random(0), []
+        rb = ReplayBuffer(
+            storage=history.rb.storage,
+            sampler=sampler(),
+            consume_after_n_samples=2,
+            generator=torch.Generator().manual_seed(1),
+        )
+        for _ in range(60):
+            history.step()
+            look, draw = chance.random() < 0.7, chance.random() < 0.5
+            if watched and look:
+                assert len(rb) == rb.stats()["size"]
+            if draw:
+                indices.append(_index_of(rb))
+        drawn.append(indices)
+    assert drawn[0] == drawn[1] and any(drawn[0])
+
+
+def _index_of(rb: ReplayBuffer) -> list[int]:
+    try:
+        return rb.sample(4, return_info=True)[1]["index"].tolist()
+    except RuntimeError:  # nothing is left
+        return []

@@ -19,7 +19,7 @@ from torchrb.buffer.making import (
     made_sampler,
     made_storage,
 )
-from torchrb.consumption import Consumption, checked_limit
+from torchrb.consumption import Consumption, checked_limit, choice_of
 from torchrb.prefetch import Prefetcher
 from torchrb.sample_unit import SampleUnit, checked_unit
 from torchrb.samplers import Sampler
@@ -173,7 +173,9 @@ class Parts:
         new = made("writer", writer, Writer, self._default_writer)
         with self._lock:
             previous = self._writer
-            new.register_storage(self._storage)
+            new.register_storage(self._storage, choose=choice_of(self._consumption))
+            if new is not previous:
+                previous.choose = None
             self._writer = new
         return previous
 
@@ -191,10 +193,10 @@ class Parts:
             anew = None if counts is None else Consumption(new, counts.limit)
             try:
                 self.__dict__.update(_storage=new, _read_from=(new, merge), _consumption=anew)
-                writer.register_storage(new, replace=True)
+                writer.register_storage(new, replace=True, choose=choice_of(anew))
             except BaseException:
                 self.__dict__.update(_storage=previous, _read_from=read_from, _consumption=counts)
-                writer.register_storage(previous, replace=True)
+                writer.register_storage(previous, replace=True, choose=choice_of(counts))
                 raise
         return previous
 

@@ -20,7 +20,7 @@ class Writing(Priorities):
     """Records go in whole, in part, or only where they are still there."""
 
     def add(self, data: Any) -> int:
-        """Write one record, after the inverse transforms; returns its slot."""
+        """Write one record, after the inverse transforms; returns its slot, None if the writer does not keep it."""
         if self._sampler.keeps_priorities:
             return self._add_with_priority(self._transform.inv(data))
         return self._writer.add(self._transform.inv(data))

@@ -67,12 +67,12 @@ class Sampler(ABC):
 
     def fork(self, storage: Storage) -> Sampler | None:
         """A sampler that draws from the storage what this one would, and of whose draws this one knows nothing until it
-        is told to `follow`: itself, for one that no draw changes. None, as here: batches cannot be drawn ahead, and
+        is told to `take_over`: itself, for one that no draw changes. None, as here: batches cannot be drawn ahead, and
         prefetching buffers draw when they are asked. The caller of these three holds the storage's lock.
         """
         return None
 
-    def follow(self, fork: Sampler, storage: Storage) -> None:
+    def take_over(self, fork: Sampler, storage: Storage) -> None:
         """Be where a fork of this sampler was left by its draws."""
         return None
 

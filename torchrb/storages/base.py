@@ -40,8 +40,8 @@ class Column(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where the rows of a batch go: the slot of each, int64 ``[n]``, -1 for one that is left out; no slot twice. And
-    what cursor and write count are afterwards.
+    """Where the rows of a batch go: the slot of each, int64 ``[n]``, -1 for one that is left out; of several with one
+    slot the last stays. And what cursor and write count are afterwards.
     """
 
     slots: Tensor
@@ -51,6 +51,10 @@ class Placement(NamedTuple):
     def advance(self, control: Tensor) -> None:
         """Move cursor and write count. May be called twice."""
         control[CONTROL_CURSOR], control[CONTROL_WRITES] = self.cursor, self.write_count
+
+
+# Told how many rows there are, and what gives their values of a field.
+Choose = Callable[[int, Callable[[Any], Any]], Placement]
 
 
 class Storage(Saving):
@@ -156,9 +160,7 @@ class Storage(Saving):
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write a batch (or ``one`` record) at the cursor. Returns slots and generations, int64 ``[n]``."""
 
-    def place(
-        self, data: Any, choose: Callable[[int, Callable[[Any], Any]], Placement], *, one: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def place(self, data: Any, choose: Choose, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write those rows of a batch (or ``one`` record) that ``choose`` finds a slot for. Returns the slot and the
         generation of each row, int64 ``[n]``; -1 for one that was left out.
 

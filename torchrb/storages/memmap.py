@@ -77,7 +77,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     >>> _ = rb.extend(TensorDict({"prompt": ["a", "b"], "reward": torch.tensor([0.0, 1.0])}, [2]))
     >>> del rb  # another day:
     >>> rb = ReplayBuffer(storage=LazyMemmapStorage(1000, scratch_dir=there, existsok=True))
-    >>> rb[:]["prompt"], rb[:]["reward"], rb.write_count
+    >>> list(rb[:]["prompt"]), rb[:]["reward"], rb.write_count
     (['a', 'b'], tensor([0., 1.]), 2)
     """
 
@@ -219,7 +219,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 if self._files.is_told:
                     raise ValueError(f"{type(self).__name__}: {self._files} is damaged: the file of records is short.")
                 self._files.grow(at + capacity * nbytes, type(self).__name__)
-            # Of a large page the whole would go to the disk with a row, also where no room was made sure of.
+            # Large pages only where room was made sure of: see `Scratch.reserve`.
             return memory.tensor(at, capacity * nbytes, large_pages=False).view(capacity, nbytes)
 
         return packed([*structure.leaves, *refs], self.max_size, self.device, zeros)
