@@ -11,6 +11,7 @@ from tensordict import TensorDict
 
 from torchrb import (
     LazyTensorStorage,
+    PrioritizedSampler,
     RandomSampler,
     ReplayBuffer,
     SamplerWithoutReplacement,
@@ -90,6 +91,31 @@ def test_what_the_sampler_tells_of_an_anchor_goes_to_each_record():
     storage = filled(None).storage
     _, told = Sequence(2).expand(index, {"weight": torch.tensor([0.5, 2.0]), "total": 7}, storage)
     assert told["weight"].tolist() == [0.5, 0.5, 2.0, 2.0] and told["total"] == 7
+
+
+def test_priorities_weigh_each_record_of_a_sequence():
+    rb = filled(Sequence(2), sampler=PrioritizedSampler(10, alpha=1.0, beta=1.0))
+    rb.update_priority(torch.arange(10), torch.arange(1.0, 11.0))
+    batch, info = rb.sample(4, return_info=True)
+    weight = batch["priority_weight"].view(4, 2)
+    assert torch.equal(weight[:, 0], weight[:, 1]) and torch.equal(info["priority_weight"], batch["priority_weight"])
+    anchors = batch["anchor_index"].view(4, 2)[:, 0]
+    torch.testing.assert_close(weight[:, 0] * (anchors + 1), (weight[:, 0] * (anchors + 1))[:1].expand(4))
+
+
+def test_sequences_are_drawn_ahead():
+    def history(prefetch):
+        rb = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(10), sample_unit=Sequence(3, burn_in=1), batch_size=4, prefetch=prefetch,
+            generator=torch.Generator().manual_seed(7),
+        )  # fmt: skip
+        done = torch.tensor([[i in (3, 6)] for i in range(8)])
+        rb.extend(TensorDict({"obs": torch.arange(8), "next": {"done": done}}, [8]))
+        told = [rb.sample(return_info=True) for _ in range(6)]
+        rb.shutdown()
+        return [(batch["obs"].tolist(), info["validity_mask"].tolist()) for batch, info in told]
+
+    assert history(3) == history(None)
 
 
 class Twice(SampleUnit):

@@ -332,6 +332,29 @@ def test_the_same_seed_draws_the_same_whatever_was_drawn_or_looked_at_before(kin
 
 
 @each_sampler
+@pytest.mark.parametrize("options", [{}, {"strict_length": False}])
+def test_slices_that_are_drawn_ahead_are_the_same(kind, options):
+    def history(prefetch):
+        sampler = kind(slice_len=3, traj_key="episode", **options)
+        rb = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(30), sampler=sampler, batch_size=6, prefetch=prefetch,
+            generator=torch.Generator().manual_seed(7), transform=lambda td: td.set("seen", td["next", "done"] * 1),
+        )  # fmt: skip
+        rb.extend(steps([0] * 5 + [1] * 2 + [2] * 3 + [3] * 8))
+        told = []
+        for turn in range(24):
+            batch, info = rb.sample(return_info=True)
+            assert torch.equal(batch["seen"] != 0, info["next", "done"])
+            told.append((batch["index"].tolist(), info["next", "truncated"].tolist(), getattr(sampler, "ran_out", 0)))
+            if turn % 7 == 6:
+                rb.extend(steps([turn] * 3))
+        rb.shutdown()
+        return told
+
+    assert history(3) == history(None)
+
+
+@each_sampler
 def test_a_draw_that_is_refused_takes_no_random_number(kind):
     rb = filled([0] * 4, kind(slice_len=5, traj_key="episode"))
     state = rb.generator.get_state()

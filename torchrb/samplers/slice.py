@@ -355,7 +355,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
             fork._passes[storage] = self._passes[storage]
         return fork
 
-    def follow(self, fork: Sampler, storage: Storage) -> None:
+    def take_over(self, fork: Sampler, storage: Storage) -> None:
         assert isinstance(fork, SliceSamplerWithoutReplacement)
         self._passes[storage], self._ran_out = fork._passes[storage], fork._ran_out
 
