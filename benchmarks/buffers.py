@@ -54,13 +54,20 @@ def group_sampler(package: Any, strategy: str, groups: int = GROUPS) -> Any:
     return package.PromptGroupSampler(num_groups=groups, group_key="prompt", reward_key="reward", strategy=strategy)
 
 
-def ours(rows: int, *, strategy: str | None = None, generations: bool = False, groups: int = GROUPS) -> Any:
+def ours(
+    rows: int,
+    *,
+    strategy: str | None = None,
+    generations: bool = False,
+    groups: int = GROUPS,
+    storage: Callable[[int], Any] = torchrb.LazyTensorStorage,
+) -> Any:
     """An empty buffer of torchrb: drawn uniformly, or in groups by a strategy; with ``generations`` for tensordicts."""
     buffer_type, writer = torchrb.ReplayBuffer, torchrb.RoundRobinWriter()
     if generations:
         buffer_type, writer = torchrb.TensorDictReplayBuffer, torchrb.TensorDictRoundRobinWriter(track_generations=True)
     return buffer_type(
-        storage=torchrb.LazyTensorStorage(rows),
+        storage=storage(rows),
         sampler=torchrb.RandomSampler() if strategy is None else group_sampler(torchrb, strategy, groups),
         writer=writer,
         generator=torch.Generator().manual_seed(7),

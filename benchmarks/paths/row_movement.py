@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+import torchrb
 from benchmarks import limits
 from benchmarks.buffers import (
     Filled,
@@ -18,7 +19,7 @@ from benchmarks.buffers import (
     torchrl_filled,
 )
 from benchmarks.harness import Contender, Row, faster_than, within
-from benchmarks.workloads import GROUP_DRAW, W1, W3, Ring, Scale, Workload
+from benchmarks.workloads import GROUP_DRAW, W1, W2, W3, Ring, Scale, Workload
 
 
 def sampling(workload: Workload, full: Filled, count: int, *, generations: bool = False) -> Contender:
@@ -71,6 +72,21 @@ def _cpprb_extending(rows: int) -> Contender:
         W1.check(tensors(buffer.get_all_transitions()), ring.live)
 
     return Contender(lambda batch: buffer.add(**batch), lambda: (arrays(ring.next()),), check)
+
+
+def _in_a_file(row_id: str, workload: Workload, rows: int) -> Row:
+    """Records in a file, which the system keeps in memory as long as there is room, beside those in memory."""
+
+    def drawing(storage: type) -> Contender:
+        return sampling(workload, ours_filled(workload, rows, storage=storage), GROUP_DRAW)
+
+    return Row(
+        row_id,
+        f"{workload.name} ({rows:,} rows): uniform sample(512) from a LazyMemmapStorage, cached",
+        ours=lambda: drawing(torchrb.LazyMemmapStorage),
+        beside={"in memory": lambda: drawing(torchrb.LazyTensorStorage)},
+        goals=[within("in memory", 1.25)],
+    )
 
 
 def rows(scale: Scale) -> list[Row]:
@@ -127,4 +143,6 @@ def rows(scale: Scale) -> list[Row]:
             limits={"memcpy": lambda: limits.memcpy_read(W3, scale.w3, count)},
             goals=[within("memcpy", 2.5), faster_than("torchrl", 12)],
         ),
+        _in_a_file("w1/sample_memmap", W1, scale.w1),
+        _in_a_file("w2/sample_memmap", W2, scale.w2),
     ]

@@ -224,7 +224,8 @@ AFTER = {
     "set_writer": lambda rb: rb.set_writer(RoundRobinWriter()),
     "set_storage": lambda rb: rb.set_storage(LazyTensorStorage(3)),
     "start": lambda rb: rb.start(),
-}  # fmt: skip
+    "state_dict": lambda rb: rb.state_dict(),
+}
 
 
 @pytest.mark.parametrize("call", AFTER)

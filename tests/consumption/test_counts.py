@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from tests.cases import STORAGES, buffer
 from torchrb import (
     ListStorage,
+    PrioritizedSampler,
     PromptGroupSampler,
     RandomSampler,
     ReplayBuffer,
@@ -30,6 +31,7 @@ SAMPLERS = {
     "without replacement": SamplerWithoutReplacement,
     "in order": lambda: SamplerWithoutReplacement(shuffle=False),
     "groups": lambda: PromptGroupSampler(num_groups=2, group_key="g"),
+    "prioritized": lambda: PrioritizedSampler(1000, alpha=1.0, beta=1.0),
     "best of groups": lambda: PromptGroupSampler(num_groups=2, group_key="g", strategy="reward", reward_key="r"),
 }
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS)

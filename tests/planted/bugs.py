@@ -31,6 +31,11 @@ BUGS = [
         "test_no_write_waits_for_a_transform",
     ),
     Bug(
+        7, "each write makes a draw of slices look at all records", "trajectories.py",
+        "if rows is None or self._stops.shape[0] != capacity:", "if rows is None or capacity:",
+        "test_a_draw_reads_the_boundaries_of_what_was_written_since",
+    ),
+    Bug(
         9, "a transform on the way in receives a copy", "buffer/writing.py",
         "self._writer.append(self._transform.inv(data))",
         "self._writer.append(self._transform.inv(data.clone() if hasattr(data, 'clone') else data))",
@@ -81,8 +86,9 @@ BUGS = [
     ),
     Bug(
         2, "a draw lets the lock go before its rows are read", "buffer/reading.py",
-        "            data, generations = storage.read(slots)\n        self._sampler.notice",
-        "        data, generations = storage.read(slots)\n        self._sampler.notice",
+        "        data, generations = storage.read(slots)\n        info = ",
+        "        storage.lock.release()\n        data, generations = storage.read(slots)\n"
+        "        storage.lock.acquire()\n        info = ",
         "test_nothing_is_torn_lost_or_mistaken",
     ),
     Bug(
@@ -127,6 +133,11 @@ BUGS = [
         2, "what a killed process left half-written counts as a record", "storages/repair.py",
         "    _retire(words, torn, control)\n", "    words[torn] &= ~SLOT_BUSY\n",
         "test_a_process_killed_in_the_middle_of_a_write_loses_only_what_it_was_writing",
+    ),
+    Bug(
+        2, "a query reads what matched without looking whether it is still what was judged", "buffer/querying.py",
+        "if storage.journal_position != position:", "if storage.journal_position < 0:",
+        "test_a_write_between_the_two_looks_of_a_query_is_noticed",
     ),
     Bug(
         3, "emptying forgets the counts", _REFERENCE,
@@ -186,6 +197,26 @@ BUGS = [
         "test_a_draw_sees_what_another_process_wrote_and_patched",
     ),
     Bug(
+        4, "a write does not move the end of the trajectory in front of it", "trajectories.py",
+        "rows = torch.unique(torch.cat([rows, (rows - cells) % capacity]))", "rows = torch.unique(rows)",
+        "test_slices_and_queries_are_of_what_is_stored_now",
+    ),
+    Bug(
+        4, "time begins at slot 0, however far the ring has turned", "trajectories.py",
+        "storage.cursor // cells if full else 0", "0",
+        "test_slices_and_queries_are_of_what_is_stored_now",
+    ),
+    Bug(
+        4, "a pass over trajectories goes on with their old numbers", "samplers/slice.py",
+        "if self.bounds is bounds:", "if self.numbers is not None:",
+        "test_a_pass_draws_each_trajectory_as_it_is_now",
+    ),
+    Bug(
+        4, "sequences keep the boundaries that they began with", "trajectories.py",
+        "if self._known is not None and not self._reader.moved(storage.control):", "if self._known is not None:",
+        "test_sequences_are_of_what_is_stored_now",
+    ),
+    Bug(
         5, "seeds come from the global generator", "samplers/base.py",
         ".random_(generator=generator)", ".random_()",
         "test_a_draw_takes_one_number_from_the_buffers_generator",
@@ -202,32 +233,32 @@ BUGS = [
         "test_draws_are_the_pinned_ones",
     ),
     Bug(
-        5, "an early batch is handed over whatever was written meanwhile", "prefetch.py",
+        5, "an early batch is handed over whatever was written meanwhile", "prefetch/*.py",
         "not self.scene.same(scene) or storage.moment() != self.moment:", "not self.scene.same(scene):",
         "test_no_depth_changes_a_sample_or_what_comes_after_it",
     ),
     Bug(
-        5, "an early batch is handed over whatever the generator was seeded with", "prefetch.py",
+        5, "an early batch is handed over whatever the generator was seeded with", "prefetch/*.py",
         " or not torch.equal(numbers, generator.get_state())", "",
         "test_no_depth_changes_a_sample_or_what_comes_after_it",
     ),
     Bug(
-        5, "an early batch is handed over wherever the sampler is by now", "prefetch.py",
+        5, "an early batch is handed over wherever the sampler is by now", "prefetch/*.py",
         "sampler != scene.sampler.moment(storage) or ", "",
         "test_no_depth_changes_a_sample_or_what_comes_after_it",
     ),
     Bug(
-        5, "transforms that take random numbers run ahead", "prefetch.py",
-        "not any(moved) and not _any_on_gpu(data)", "not _any_on_gpu(data)",
+        5, "transforms that take random numbers run ahead", "prefetch/*.py",
+        "before.same(behind) and not any_on_gpu(data)", "not any_on_gpu(data)",
         "test_transforms_take_the_random_numbers_that_they_take_without",
     ),
     Bug(
-        5, "transforms run ahead with parameters of the past", "prefetch.py",
-        "if self.transforms and self.modules != _modules(scene.steps):", "if False:",
+        5, "transforms run ahead with parameters of the past", "prefetch/*.py",
+        "if self.transforms and not self.modules.same(modules_of(scene.steps)):", "if False:",
         "test_transforms_have_the_parameters_of_their_call",
     ),
     Bug(
-        5, "the generator stays where it was when a batch came early", "prefetch.py",
+        5, "the generator stays where it was when a batch came early", "prefetch/*.py",
         "        generator.set_state(first.behind[1])\n", "",
         "test_a_sample_that_was_drawn_ahead_leaves_everything_as_the_draw_would",
     ),
@@ -314,8 +345,33 @@ BUGS = [
         "test_non_tensor_fields_are_copied_too",
     ),
     Bug(
+        3, "files that are gone on with count on", "storages/memmap.py",
+        "control[CONTROL_EPOCH] = new_epoch()", "pass",
+        "test_files_that_are_gone_on_with_twice_give_no_handle_twice",
+    ),
+    Bug(
+        8, "a directory of files is anybody's", "storages/scratch.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH",
+        "test_two_processes_never_mix_their_records_in_one_directory",
+    ),
+    Bug(
+        8, "files are gone on with as a killed process left them", "storages/memmap.py",
+        "        control[CONTROL_LOCK] = 0\n", "        control[CONTROL_LOCK] = self._files.words[0] = 0\n",
+        "test_records_that_a_killed_process_had_not_finished_are_dropped",
+    ),
+    Bug(
+        8, "a record may name values that are not written yet", "storages/heap.py",
+        "            self._words[self._at] = end\n", "            self._words[self._at] = begin + 1\n",
+        "test_another_day_goes_on_with_strings_of_every_kind",
+    ),
+    Bug(
+        8, "a class that a file names is imported", "storages/description.py",
+        "found: Any = sys.modules.get(name[0])", "found: Any = __import__(name[0])",
+        "test_nothing_is_imported_for_a_file",
+    ),
+    Bug(
         9, "the batch and the info of one sample share their indices", "buffer/reading.py",
-        "{key: _own(value) for key, value in info.items()}", "dict(info)",
+        "{key: _own(value) for key, value in draw.info.items()}", "dict(draw.info)",
         "test_the_entries_of_one_answer_share_nothing",
     ),
     Bug(
@@ -360,6 +416,47 @@ BUGS = [
         10, "a batch size that does not divide is rounded down", "samplers/prompt_group.py",
         "if rest or not other:", "if not other:",
         "test_a_bad_draw_says_what_was_expected",
+    ),
+    Bug(
+        1, "a sample that fails has used its records up", "buffer/reading.py",
+        "                claim.consumption.give_back(claim)\n", "                pass\n",
+        "test_a_sample_that_is_struck_has_used_nothing_up",
+    ),
+    Bug(
+        1, "the best are counted only when nothing strikes", "storages/tensor.py",
+        "            staging.note(finish)\n            generations = ops.write_rows_(*args)\n",
+        "            generations = ops.write_rows_(*args)\n",
+        "test_a_write_of_the_best_that_is_struck_is_whole_or_not_begun",
+    ),
+    Bug(
+        2, "records of one batch are not held against each other", "consumption/counts.py",
+        "+ earlier < self.limit)", "< self.limit)",
+        "test_no_record_goes_to_more_batches_than_it_may_and_none_is_lost",
+    ),
+    Bug(
+        2, "the ring goes on over records that nobody has drawn", "consumption/counts.py",
+        "reused = min(len(self._spent), num) if num <= capacity else 0", "reused = 0",
+        "test_no_record_goes_to_more_batches_than_it_may_and_none_is_lost",
+    ),
+    Bug(
+        3, "a count stays with the slot", "consumption/counts.py",
+        "return torch.where(counts[:, 0] == generations, counts[:, 1], 0)", "return counts[:, 1].clamp(min=0)",
+        "test_a_count_follows_its_record_through_any_history",
+    ),
+    Bug(
+        4, "a group sampler is not told which records are used up", "storages/filtered.py",
+        "        control[CONTROL_JOURNAL] = position + num\n", "        control[CONTROL_JOURNAL] = position\n",
+        "test_a_sampler_over_what_is_left_draws_what_a_new_one_draws",
+    ),
+    Bug(
+        4, "the worst record is looked up once", "writers/ranking.py",
+        "        if not self._reader.moved(storage.control):", "        if self._entries:",
+        "test_the_worst_record_now_makes_way",
+    ),
+    Bug(
+        6, "the best are compared as floats", "writers/ranking.py",
+        "return _NAN if value != value else (True, value)", "return _NAN if value != value else (True, float(value))",
+        "test_the_best_are_kept_by_their_own_values",
     ),
     Bug(
         1, "priorities that come with data are looked at when it is written", "buffer/tensordict.py",

@@ -16,7 +16,16 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from torchrb import LazyTensorStorage, PromptGroupSampler, RandomSampler, ReplayBuffer, SamplerWithoutReplacement
+from torchrb import (
+    LazyTensorStorage,
+    PromptGroupSampler,
+    RandomSampler,
+    ReplayBuffer,
+    Sampler,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
 
 PINNED = Path(__file__).with_name("draw_table.json")
 STRATEGIES = ("random", "recency", "reward", "variance")
@@ -65,6 +74,15 @@ def _draws(layout: str) -> Iterator[tuple[str, list[int]]]:
         for part in ("first", "next"):
             yield f"without replacement, {len(rb)} rows, {part}", rb.sample(40, return_info=True)[1]["index"].tolist()
         rb.set_sampler(RandomSampler())
+        runs = {"trajectories": torch.arange(len(rb)) * len(rb) // 97 % 5, "truncated_key": None}
+        for name, sampler in {
+            "slices": SliceSampler(slice_len=1, **runs),
+            "short slices": SliceSampler(slice_len=8, strict_length=False, span=(2, 1), **runs),
+            "slices without replacement": SliceSamplerWithoutReplacement(num_slices=2, strict_length=False, **runs),
+        }.items():
+            rb.set_sampler(sampler)
+            yield f"{name}, {len(rb)} rows", rb.sample(16, return_info=True)[1]["index"].tolist()
+        rb.set_sampler(RandomSampler())
     rb.set_at_("reward float32", torch.tensor([0.5, 99.0]), torch.tensor([3, 60]))  # parts of records stay as old
 
     def groups(key: str, strategy: str, reward: str, num_groups: int, per_group: int) -> list[int]:
@@ -102,13 +120,30 @@ def _large(strategy: str) -> list[int]:
     return rb.sample(400, return_info=True)[1]["index"].tolist()
 
 
+def _consumed(sampler: Sampler) -> list[int]:
+    """Draws of records that may be drawn twice, while others are written over the used ones."""
+    rb = ReplayBuffer(
+        storage=LazyTensorStorage(90), sampler=sampler, consume_after_n_samples=2, generator=torch.Generator()
+    )
+    rb.generator.manual_seed(5)
+    rb.extend(_rows(80))
+    indices = []
+    for _ in range(6):
+        indices.append(rb.sample(24, return_info=True)[1]["index"].tolist())
+        rb.extend(_rows(9))
+    return [slot for index in indices for slot in index]
+
+
 def draw_table() -> dict[str, list[int]]:
     """All draws, by name; the same for both layouts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         table, columns = dict(_draws("packed")), dict(_draws("columns"))
         assert table == columns, "the layout of the storage decides a draw"
-        return table | {f"{strategy}, 6000 rows": _large(strategy) for strategy in STRATEGIES}
+        table |= {f"{strategy}, 6000 rows": _large(strategy) for strategy in STRATEGIES}
+        groups = PromptGroupSampler(num_groups=8, group_key="key int64")
+        samplers = {"uniform": RandomSampler(), "without replacement": SamplerWithoutReplacement(), "random": groups}
+        return table | {f"{name}, at most twice": _consumed(sampler) for name, sampler in samplers.items()}
 
 
 if __name__ == "__main__":

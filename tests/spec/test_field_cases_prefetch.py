@@ -84,6 +84,29 @@ def test_emptied_and_filled_again_it_gives_new_rows_only(sampler):
     assert all(number >= 100 for _ in range(6) for number in rb.sample()["x"].tolist())
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("way", ["loads", "load_state_dict", "the storage's load_state_dict"])
+def test_what_was_loaded_is_what_is_drawn(sampler, way, tmp_path):
+    """As many rows, in the same slots; and the draws go on as those of the buffer that was saved."""
+    saved = TensorDictReplayBuffer(storage=LazyTensorStorage(8), sampler=SAMPLERS[sampler](), batch_size=2,
+                                   generator=torch.Generator().manual_seed(7))  # fmt: skip
+    saved.extend(rows(*range(100, 108)))
+    saved.sample()
+    rb = prefetching(SAMPLERS[sampler])
+    if way == "loads":
+        saved.dumps(tmp_path)
+        rb.loads(tmp_path)
+    elif way == "load_state_dict":
+        rb.load_state_dict(saved.state_dict())
+    else:
+        rb.storage.load_state_dict(saved.storage.state_dict())
+    if not way.startswith("the storage"):
+        assert rb.stats()["prefetch_queue_size"] == 0
+        drawn = [[each.sample()["x"].tolist() for _ in range(5) if drawn_ahead(rb) is not None] for each in (rb, saved)]
+        assert drawn[0] == drawn[1]
+    assert all(number >= 100 for _ in range(5) for number in rb.sample()["x"].tolist())
+
+
 # --- case 24: pickling
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +21,24 @@ import torch
 from tensordict import TensorDict
 
 import torchrb
-from tests.spec.builders import STORAGES, TENSOR_STORAGES, TENSORDICT_STORAGES, buffer_of, numbered, numbers_of
+from tests.spec.builders import (
+    STORAGES,
+    TENSOR_STORAGES,
+    TENSORDICT_STORAGES,
+    buffer_of,
+    group_sampler,
+    numbered,
+    numbers_of,
+)
 from tests.spec.snapshot import same, snapshot
-from torchrb import ListStorage, ReplayBuffer, TensorDictMaxValueWriter, TensorDictReplayBuffer
+from torchrb import (
+    LazyTensorStorage,
+    ListStorage,
+    RandomSampler,
+    ReplayBuffer,
+    TensorDictMaxValueWriter,
+    TensorDictReplayBuffer,
+)
 from torchrb.ops.schemas import CONTROL_JOURNAL
 
 PACKAGE = str(Path(torchrb.__file__).parent)
@@ -172,6 +188,54 @@ def test_a_write_of_the_best_that_is_struck_is_whole_or_not_begun(kind, numbers,
         rb.extend(numbered([50, 51, 52, 53]))
         read = rb[:]
         assert sorted(numbers_of(read if isinstance(read, TensorDict) else torch.stack(read))) == [50, 51, 52, 53]
+
+
+@pytest.mark.filterwarnings("ignore:PromptGroupSampler")  # in the end groups run short
+@pytest.mark.parametrize("sampler", ["random", "groups"])
+def test_a_sample_that_is_struck_has_used_nothing_up(sampler):
+    """Whatever a draw had counted when it was struck, it gives back: nobody has seen its records."""
+
+    def make() -> TensorDictReplayBuffer:
+        storage, chosen = LazyTensorStorage(8), group_sampler() if sampler == "groups" else RandomSampler()
+        rb = TensorDictReplayBuffer(
+            storage=storage, sampler=chosen, consume_after_n_samples=2, generator=torch.Generator().manual_seed(0)
+        )
+        rb.extend(numbered(range(8)))
+        rb.sample(6)
+        rb.extend(numbered([20]))
+        return rb
+
+    untouched = make()
+    left, expected = len(untouched), 0
+    while len(untouched):
+        expected += len(untouched.sample(3))
+    for rb in struck(make, lambda rb: rb.sample(6)):
+        times: Counter[int] = Counter()
+        assert len(rb) == left
+        while len(rb):
+            times.update(rb.sample(3)["n"].tolist())
+        assert max(times.values()) == 2 == times[20] and sum(times.values()) == expected
+
+
+@pytest.mark.parametrize("numbers", [[20, 21], [20, 21, 22, 23, 24], range(20, 29)])
+@pytest.mark.parametrize("kind", ["packed", "stack"])
+def test_a_write_over_used_records_that_is_struck_is_whole_or_not_begun(kind, numbers):
+    def make() -> TensorDictReplayBuffer:
+        rb = TensorDictReplayBuffer(
+            storage=buffer_of(kind, 8, numbers=range(8)).storage,
+            consume_after_n_samples=1,
+            generator=torch.Generator().manual_seed(0),
+        )
+        rb.sample(3)
+        return rb
+
+    put = lambda rb: rb.extend(numbered(numbers))  # noqa: E731
+    untouched, written = make(), make()
+    put(written)
+    before, after = state_of(untouched), state_of(written)
+    found = [state_of(rb) for rb in struck(make, put)]
+    assert all(same(state, before) or same(state, after) for state in found)
+    assert 5 < sum(same(state, before) for state in found) < len(found)
 
 
 @pytest.mark.parametrize("kind", ["packed", "columns", "stack"])

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
 from tests.spec.builders import STORAGES, TENSOR_STORAGES, buffer_of, numbered, numbers_of
 from tests.spec.histories import OTHER, PARTS, WHOLE, History
-from torchrb import PromptGroupSampler, RoundRobinWriter, TensorDictReplayBuffer, TensorDictRoundRobinWriter
+from torchrb import (
+    LazyMemmapStorage,
+    PromptGroupSampler,
+    RoundRobinWriter,
+    TensorDictReplayBuffer,
+    TensorDictRoundRobinWriter,
+)
 
 
 def patched(rb: TensorDictReplayBuffer, index: torch.Tensor, generation: torch.Tensor) -> list[bool]:
@@ -161,3 +169,21 @@ def test_a_sampled_batch_goes_back_without_its_handles(kind):
     assert {"index", "index_generation"} <= set(batch.keys())
     rb.extend(batch)
     assert numbers_of(rb[:3]) == batch["n"].tolist()
+
+
+def test_files_that_are_gone_on_with_twice_give_no_handle_twice(tmp_path):
+    """Two copies of one directory go on; as with a file that is older than what was counted last, neither knows what
+    the other gives out.
+    """
+    storage = LazyMemmapStorage(3, scratch_dir=tmp_path / "0")
+    index, generation = (part.tolist() for part in storage.append(torch.arange(4)))
+    given = [(0, generation[3]), *zip(index[1:3], generation[1:3], strict=True)]
+    del storage
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    for turn in range(4):
+        storage = LazyMemmapStorage(3, scratch_dir=tmp_path / str(turn % 2), existsok=True)
+        for _ in range(2):
+            given += zip(*(part.tolist() for part in storage.append(torch.arange(2))), strict=True)
+        storage.clear()
+        del storage
+    assert len(set(given)) == len(given)

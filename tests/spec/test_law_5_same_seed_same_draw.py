@@ -21,7 +21,15 @@ import torchrb
 from tests.spec.builders import STORAGES, STRATEGIES, TENSOR_STORAGES, buffer_of, group_sampler, grouped_buffer
 from tests.spec.draw_table import PINNED, draw_table
 from tests.spec.histories import History
-from torchrb import LazyTensorStorage, PromptGroupSampler, RandomSampler, ReplayBuffer, SamplerWithoutReplacement
+from torchrb import (
+    LazyTensorStorage,
+    PromptGroupSampler,
+    RandomSampler,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = torchrb.backend_of("cpu") == "native"
@@ -104,6 +112,8 @@ def test_threads_that_share_rows_change_no_bit(threads, strategy):
 SAMPLERS = {
     "uniform": RandomSampler,
     "without replacement": SamplerWithoutReplacement,
+    "slices": lambda: SliceSampler(slice_len=1, traj_key="g"),
+    "slices without replacement": lambda: SliceSamplerWithoutReplacement(slice_len=1, traj_key="g"),
     **{strategy: lambda strategy=strategy: group_sampler(strategy, num_groups=2) for strategy in STRATEGIES},
 }
 
@@ -134,7 +144,7 @@ def test_the_same_seed_draws_the_same_and_another_one_differs(sampler):
 
     assert draws(1, own=True) == draws(1, own=True) == draws(1, own=False)
     assert draws(1, own=True) != draws(2, own=True)
-    if sampler in ("uniform", "without replacement", "random"):
+    if sampler in ("uniform", "without replacement", "slices", "slices without replacement", "random"):
         first, *later = draws(1, own=True)
         assert first not in later
 
@@ -241,3 +251,37 @@ def test_the_groups_chosen_do_not_depend_on_the_strategy_or_its_rewards():
         rb = grouped_buffer(group, torch.rand(30), strategy=strategy, k=2, seed=3)
         drawn.append(rb.sample(8)["g"].view(4, 2)[:, 0].tolist())
     assert drawn == [drawn[0]] * 4
+
+
+# --- records that are used up ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement, lambda: group_sampler(num_groups=2)])
+@pytest.mark.filterwarnings("ignore:PromptGroupSampler")
+def test_looking_at_what_is_left_decides_nothing(sampler):
+    """What may be drawn is looked up when somebody asks; when that is, no draw can tell."""
+    drawn = []
+    for watched in (False, True):
+        history, chance, indices = History("packed", capacity=20, seed=11), random.Random(0), []
+        rb = ReplayBuffer(
+            storage=history.rb.storage,
+            sampler=sampler(),
+            consume_after_n_samples=2,
+            generator=torch.Generator().manual_seed(1),
+        )
+        for _ in range(60):
+            history.step()
+            look, draw = chance.random() < 0.7, chance.random() < 0.5
+            if watched and look:
+                assert len(rb) == rb.stats()["size"]
+            if draw:
+                indices.append(_index_of(rb))
+        drawn.append(indices)
+    assert drawn[0] == drawn[1] and any(drawn[0])
+
+
+def _index_of(rb: ReplayBuffer) -> list[int]:
+    try:
+        return rb.sample(4, return_info=True)[1]["index"].tolist()
+    except RuntimeError:  # nothing is left
+        return []

@@ -12,9 +12,10 @@ from fractions import Fraction
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from tests.spec.builders import grouped_buffer
-from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer
+from torchrb import LazyTensorStorage, PromptGroupSampler, ReplayBuffer, TensorDictMaxValueWriter
 
 NAN, INF = math.nan, math.inf
 NEAR = math.nextafter(1.0, 2.0)
@@ -241,3 +242,23 @@ def test_variance_holds_up_to_the_ends_of_float64(rewards, expected):
     rb = ReplayBuffer(storage=LazyTensorStorage(8), sampler=sampler, batch_size=2)
     rb.extend({"g": torch.zeros(len(rewards)).long(), "r": torch.tensor(rewards, dtype=torch.float64)})
     assert rb.sample()["r"].tolist() == expected
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_best_are_kept_by_their_own_values(dtype, one_by_one):
+    """By exact arithmetic: number > -inf > NaN, and of equals those that came first."""
+    chance, extremes = random.Random(1), [NAN, -INF, INF] if dtype.is_floating_point else []
+    for capacity in (1, 2, 4):
+        values = [chance.choice(VALUES[dtype] + extremes) for _ in range(24)]
+        stored = torch.tensor(values, dtype=dtype)
+        worth = [(value == value, exactly(value) or value if value == value else 0) for value in stored.tolist()]
+        ranked = sorted(range(24), key=lambda i: (worth[i][0], worth[i][1], -i))
+        rb = ReplayBuffer(storage=LazyTensorStorage(capacity), writer=TensorDictMaxValueWriter(rank_key="r"))
+        rows = TensorDict({"r": stored, "id": torch.arange(24)}, [24])
+        for batch in rows.split(1) if one_by_one else [rows]:
+            rb.extend(batch)
+        assert sorted(rb[:]["id"].tolist()) == sorted(ranked[-capacity:])

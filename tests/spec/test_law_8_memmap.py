@@ -4,11 +4,13 @@ that stands in a file is executed.
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import random
 import re
 import signal
+import sys
 import warnings
 
 import pytest
@@ -154,6 +156,23 @@ def test_the_files_hold_no_pickle_and_no_code(tmp_path):
         b"tensordict._td",
     ):
         assert sign not in content
+
+
+def test_nothing_is_imported_for_a_file(tmp_path, monkeypatch):
+    """A class is named in the file, and found only where the process has imported it."""
+    (tmp_path / "its_classes.py").write_text(
+        "import collections\nimports = []\nPair = collections.namedtuple('Pair', 'tokens score')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = importlib.import_module("its_classes").Pair
+    LazyMemmapStorage(4, scratch_dir=tmp_path / "x").append(kind(torch.arange(3), torch.zeros(3)))
+    monkeypatch.delitem(sys.modules, "its_classes")
+    with pytest.raises(TypeError, match="records are of Pair in the module its_classes.* Import that module first"):
+        LazyMemmapStorage(4, scratch_dir=tmp_path / "x", existsok=True)
+    assert "its_classes" not in sys.modules
+    kind = importlib.import_module("its_classes").Pair
+    assert type(LazyMemmapStorage(4, scratch_dir=tmp_path / "x", existsok=True)[:]) is kind
+    monkeypatch.delitem(sys.modules, "its_classes")
 
 
 def test_another_day_goes_on_with_strings_of_every_kind(tmp_path):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tests.cases import RECORDS, STORAGES, plain
-from torchrb import LazyStackStorage, LazyTensorStorage, ListStorage, TensorStorage
+from torchrb import LazyMemmapStorage, LazyStackStorage, LazyTensorStorage, ListStorage, TensorStorage
 from torchrb.journal import JournalReader
+from torchrb.storages.base import Placement
 
 each_storage = pytest.mark.parametrize("kind", STORAGES)
 CAPACITY = 4
@@ -206,3 +207,69 @@ def test_the_moment_of_adopted_tensors_ends_when_their_user_writes_too():
         if not values.is_inference():  # no version is kept of these
             values += 1
             assert storage.moment() != before
+
+
+def placed(slots, storage, cursor=2, writes=9):
+    return lambda num, values_of: Placement(torch.tensor(slots[:num]), cursor, writes)
+
+
+@each_storage
+@pytest.mark.parametrize("first", [True, False])
+def test_rows_are_placed_where_they_are_told_and_counted_as_they_are_told(kind, first):
+    storage = stored(kind, [] if first else [10, 11, 12])
+    slots, generations = storage.place(batch([1, 2, 3, 4]), placed([1, -1, 0, 2], storage))
+    assert slots.tolist() == [1, -1, 0, 2] and numbers_of(storage) == [3, 1, 4]
+    assert generations.tolist() == ([0, -1, 0, 0] if first else [1, -1, 1, 1])
+    assert (storage.cursor, storage.write_count, len(storage)) == (2, 9, 3)
+    slots, generations = storage.place(batch([5])[0], placed([-1], storage, 0, 0), one=True)
+    assert slots.tolist() == generations.tolist() == [-1]
+    assert (storage.cursor, storage.write_count, numbers_of(storage)) == (2, 9, [3, 1, 4])  # as nothing was written
+    slots, generations = storage.place(batch([6, 7]), placed([2, 2], storage, 3, 11))
+    assert numbers_of(storage) == [3, 1, 7] and generations[1] == generations[0] + 1
+    empty, _ = storage.place(batch([6])[:0], placed([], storage, 0, 0))
+    assert empty.shape == (0,) and storage.write_count == 11
+
+
+@each_storage
+def test_whoever_places_rows_may_ask_for_their_fields_and_for_those_stored(kind):
+    storage, asked = stored(kind, [10, 11]), []
+
+    def choose(num, values_of):
+        asked.append(numbers(values_of("n")) + numbers(storage.values_at("n", torch.tensor([1, 0]), "place")))
+        return Placement(torch.arange(num), 0, num)
+
+    def numbers(values):
+        return [int(value) for value in values]
+
+    storage.place(batch([1, 2]), choose)
+    assert asked == [[1, 2, 11, 10]]
+    for key in ("m", ("next", "m")):
+        with pytest.raises(KeyError, match="place: no field .* is stored; stored are"):
+            storage.values_at(key, torch.tensor([0]), "place")
+        with pytest.raises(KeyError, match="extend: no field .* is stored; stored are"):
+            storage.place(batch([7]), lambda num, values_of, key=key: values_of(key))
+    assert numbers_of(storage) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [*STORAGES, "memmap"])
+def test_fields_are_read_without_the_rest_of_the_record(kind):
+    storage = LazyMemmapStorage(CAPACITY) if kind == "memmap" else STORAGES[kind](CAPACITY)
+    assert storage.field_paths == []
+    storage.append(RECORDS["texts"]([0, 1, 2]))
+    assert sorted(storage.field_paths) == [("n",), ("notes",), ("prompt",)]
+    prompts, n = storage.read_fields([("prompt",), ("n",)], torch.tensor([2, 0]))
+    assert prompts == ["prompt é 2", None] and n.tolist() == [2, 0]
+    (notes,) = storage.read_fields([("notes",)], torch.tensor([1]))
+    notes[0].append("mine")
+    n.fill_(9)
+    assert storage.read_fields([("notes",)], torch.tensor([1])) == [[[1, ["x", None]]]]
+    nested = STORAGES[kind if kind != "memmap" else next(iter(STORAGES))](CAPACITY)
+    nested.append(batch([4, 5]))
+    rewards, deep = nested.read_fields([("next", "r"), ("next", "deep", "b")], torch.tensor([1]))
+    assert rewards.dtype == torch.float64 and rewards.shape == (1, 1) and deep.dtype == torch.bool
+
+
+def test_records_without_fields_have_none():
+    for storage in (LazyTensorStorage(4), ListStorage(4)):
+        storage.append(torch.arange(3))
+        assert storage.field_paths == []

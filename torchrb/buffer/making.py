@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from torchrb.collate import stack_records
-from torchrb.consumption import Consumption
+from torchrb.consumption import Consumption, choice_of
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.storages import ListStorage, Storage
 from torchrb.writers import Writer
@@ -37,11 +37,11 @@ class Given(NamedTuple):
         """The parts, as the attributes of a buffer. What raises here has left nothing behind."""
         storage, sampler = made_storage(self.storage), made_sampler(self.sampler)
         writer = made("writer", self.writer, Writer, default_writer)
-        writer.register_storage(storage)
+        counts = None if self.limit is None else Consumption(storage, self.limit)
+        writer.register_storage(storage, choose=choice_of(counts))
         if self.shared:
             storage.share()
         collate = self.collate_fn or default_collate(storage)
-        counts = None if self.limit is None else Consumption(storage, self.limit)
         parts = {"_storage": storage, "_sampler": sampler, "_writer": writer, "_consumption": counts}
         return parts | {"_read_from": (storage, collate)}
 
@@ -104,8 +104,9 @@ def checked_prefetch(prefetch: int | None, batch_size: int | None, call: str) ->
 
 def default_collate(storage: Storage) -> Callable[[Any], Any]:
     """What is done with records that were read when nobody says otherwise."""
-    return stack_records if isinstance(storage, ListStorage) else _as_it_is
+    return stack_records if isinstance(storage, ListStorage) else as_it_is
 
 
-def _as_it_is(data: Any) -> Any:
+def as_it_is(data: Any) -> Any:
+    """Batches of storages that read whole batches."""
     return data

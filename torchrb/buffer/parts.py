@@ -20,8 +20,9 @@ from torchrb.buffer.making import (
     made_sampler,
     made_storage,
 )
-from torchrb.consumption import Consumption, checked_limit
+from torchrb.consumption import Consumption, checked_limit, choice_of
 from torchrb.prefetch import Prefetcher
+from torchrb.sample_unit import SampleUnit, checked_unit
 from torchrb.samplers import Sampler
 from torchrb.storages import Storage
 from torchrb.transforms import Compose, Transform
@@ -52,6 +53,7 @@ class Parts:
         *,
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
+        sample_unit: SampleUnit | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
@@ -80,6 +82,7 @@ class Parts:
         if shared:
             self._check_shareable()
         self._transform = transforms.chain(transform, transform_factory, name)
+        self._sample_unit = checked_unit(sample_unit, name)
         self._batch_size = None if batch_size is None else checked_batch_size(batch_size, name)
         self._dim_extend = None if dim_extend is None else checked_dim(dim_extend, name)
         depth = checked_prefetch(prefetch, batch_size, name)
@@ -175,7 +178,9 @@ class Parts:
         new = made("writer", writer, Writer, self._default_writer)
         with self._lock:
             previous = self._writer
-            new.register_storage(self._storage)
+            new.register_storage(self._storage, choose=choice_of(self._consumption))
+            if new is not previous:
+                previous.choose = None
             self._writer = new
         return previous
 
@@ -194,10 +199,10 @@ class Parts:
             flat, was_flat = self._is_flat(new), self._flat
             try:
                 self.__dict__.update(_storage=new, _read_from=(new, merge), _consumption=anew, _flat=flat)
-                writer.register_storage(new, replace=True)
+                writer.register_storage(new, replace=True, choose=choice_of(anew))
             except BaseException:
                 self.__dict__.update(_storage=previous, _read_from=read_from, _consumption=counts, _flat=was_flat)
-                writer.register_storage(previous, replace=True)
+                writer.register_storage(previous, replace=True, choose=choice_of(counts))
                 raise
         return previous
 
@@ -282,7 +287,8 @@ class Parts:
 
         With prefetching each process draws ahead for itself. ValueError with ``compilable=True``.
         TypeError for storages that cannot be shared: those of Python objects (`ListStorage`, `LazyStackStorage`), with
-        strings among the fields, or on a GPU. ValueError for ``shared=False`` once it is shared.
+        strings among the fields (a `LazyMemmapStorage` shares them), or on a GPU. ValueError for ``shared=False`` once it
+        is shared.
 
         >>> import torch
         >>> import torch.multiprocessing as mp

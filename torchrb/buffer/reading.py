@@ -5,22 +5,23 @@ Slots are chosen and read while the storage's lock is held; transforms run witho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchrb import transforms
-from torchrb.buffer.making import checked_batch_size
-from torchrb.buffer.parts import Parts
+from torchrb.buffer.making import as_it_is, checked_batch_size
+from torchrb.buffer.querying import Querying
 from torchrb.consumption import Claim, Exhausted
 from torchrb.prefetch import Draw, Scene, modes_of
+from torchrb.sample_unit import SampleUnit, expanded
 from torchrb.samplers import Sampler
 from torchrb.storages import ListStorage, Storage
 
 
-class Reading(Parts):
+class Reading(Querying):
     """Records come out as a draw chooses them, or by their slots."""
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -34,32 +35,30 @@ class Reading(Parts):
         num = self._batch_size if batch_size is None else checked_batch_size(batch_size, "sample")
         if num is None:
             raise RuntimeError("sample: batch_size is not known. Give it to the constructor or to sample().")
-        if self._consumption is None:
-            return self._batch(num, return_info, None)
-        claim = Claim()
+        early, consumption = self._early, self._consumption
+        claim = None if consumption is None else Claim(consumption)
         try:
-            return self._batch(num, return_info, claim)
+            if early is None or claim is not None:
+                storage, collate = self._read_from
+                if claim is not None:
+                    storage = claim.consumption.storage
+                sampler = self._sampler
+                with storage.lock:
+                    draw = self._draw(storage, sampler, num, self.generator, claim)
+                sampler.notice(draw.drawn)
+                data = self._answer(collate, draw)
+                if early is not None:
+                    data = early.finished(data)
+            else:
+                data, draw = early.batch(self, num)
+            if not return_info:
+                return data
+            told = draw.sampler.explain(draw.drawn) if self._sample_unit is None else {}
+            return data, {key: _own(value) for key, value in draw.info.items()} | told | (draw.marks or {})
         except BaseException:  # a transform's, perhaps: nobody has seen these records
-            self._consumption.give_back(claim)
+            if claim is not None:
+                claim.consumption.give_back(claim)
             raise
-
-    def _batch(self, num: int, return_info: bool, claim: Claim | None) -> Any:
-        """A sample of a known size. ``claim``: where to note the records that are counted, if they are."""
-        early = self._early
-        if early is None or claim is not None:
-            storage, collate = self._read_from
-            sampler = self._sampler
-            with storage.lock:
-                data, info, drawn = self._draw(storage, sampler, num, self.generator, claim)
-            sampler.notice(drawn)
-            data = self._transformed(collate(data), info)
-            if early is not None:
-                data = early.finished(data)
-        else:
-            data, (_, info, drawn), sampler = early.batch(self, num)
-        if not return_info:
-            return data
-        return data, {key: _own(value) for key, value in info.items()} | sampler.explain(drawn)
 
     def _draw(
         self,
@@ -70,26 +69,46 @@ class Reading(Parts):
         claim: Claim | None = None,
     ) -> Draw:
         """Choose records and read them. The caller holds the storage's lock."""
-        if claim is None or self._consumption is None:
+        if claim is None:
             slots, drawn = sampler.sample(storage, num, generator)
         else:
-            slots, drawn = self._consumption.draw(sampler, num, generator, claim)
+            slots, drawn = claim.consumption.draw(sampler, num, generator, claim)
+        if self._sample_unit is not None:
+            return self._draw_around(self._sample_unit, slots, storage, sampler, drawn)
         data, generations = storage.read(slots)
         info: dict[str, Any] = {"index": slots if storage.ndim == 1 else storage.coordinates(slots)}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
         if sampler.keeps_priorities:
             info |= drawn
-        return Draw(data, info, drawn)
+        return Draw(data, info, sampler, drawn, {} if sampler.marks_records else None)
+
+    def _draw_around(self, unit: SampleUnit, anchors: Tensor, storage: Storage, sampler: Sampler, drawn: Any) -> Draw:
+        """Read what a sample unit makes of the records that were chosen."""
+        slots, marks = expanded(unit, anchors, drawn if sampler.keeps_priorities else sampler.explain(drawn), storage)
+        data, generations = storage.read(slots.reshape(-1), slots.shape)
+        info: dict[str, Any] = {"index": storage.coordinates(slots)}
+        if self._writer.tracks_generations:
+            info["index_generation"] = generations.view(slots.shape)
+        return Draw(data, info, sampler, drawn, marks)
 
     def _scene(self, num: int) -> Scene:
         """What a draw depends on that its caller cannot hand in later."""
-        steps = self._transform.steps()
-        return Scene(*self._read_from, self._sampler, steps, num, self._writer.tracks_generations, modes_of(steps))
+        (storage, collate), steps = self._read_from, self._transform.steps()
+        modes = modes_of(bool(steps) or collate is not as_it_is)
+        return Scene(storage, collate, self._sampler, steps, num, self._writer.tracks_generations, modes)
 
-    def _answer(self, scene: Scene, draw: Draw) -> Any:
+    def _answer(self, collate: Callable[[Any], Any], draw: Draw) -> Any:
         """A draw as it is returned."""
-        return self._transformed(scene.collate(draw.data), draw.info)
+        data = collate(draw.data)
+        if draw.marks is not None:
+            if self._sample_unit is None:
+                draw.marks.update(draw.sampler.marks(draw.drawn, data))
+            self._mark(data, draw.marks)
+        return self._transformed(data, draw.info)
+
+    def _mark(self, data: Any, marks: Mapping[Any, Any]) -> None:
+        """Add what is told of each record to merged records, before transforms see them."""
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:

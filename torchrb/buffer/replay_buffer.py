@@ -14,6 +14,7 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     Keyword Args:
         storage: a `Storage`, or a callable that makes one. Default: ``ListStorage(1000)``.
         sampler: a `Sampler`, or a callable that makes one. Default: `RandomSampler`.
+        sample_unit: a `SampleUnit`: what becomes of the records that the sampler selects. Default: they are the batch.
         writer: a `Writer`, or a callable that makes one. Default: `RoundRobinWriter`.
         collate_fn: what is done with the records that were read, before they are returned. Default: lists of records
             (`ListStorage`) are stacked where that is possible, other batches are returned as they are.
@@ -39,12 +40,17 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     Prefetching is an early answer and nothing else: samples are the same at any depth, and so is the buffer after each.
     Where something was written since a sample was drawn ahead, or anything else that it depends on has changed, it is
     drawn again when it is asked for. So it pays where several samples are drawn between two writes, and where nobody
-    else takes numbers from the generator: give the buffer its own. Transforms (and ``collate_fn``) run ahead too, in
-    order, in the one thread that draws, except for those that take random numbers, change their modules' parameters or
-    buffers, or leave the sample on a GPU; these run when it is asked for. A transform that keeps a state of another
-    kind is called ahead, and again for a sample that is drawn again. Nothing is drawn
-    ahead with samplers that cannot tell what they would draw (`Sampler.fork`), with ``consume_after_n_samples``, where
-    each sample decides what the next may choose from, and from storages on a GPU, where a draw waits for nothing.
+    else takes numbers from the generator: give the buffer its own.
+
+    Transforms (and ``collate_fn``) run ahead too, in order, in the one thread that draws, except for those that take
+    random numbers, change the parameters or buffers of their modules, or leave the sample on a GPU; these run when it
+    is asked for. Parameters that others change are those of the call, unless they are changed behind torch's back,
+    through ``.data``. A transform that keeps a state of another kind is called ahead, and again for a sample that is
+    drawn again. What a transform raises, the call raises that the sample is for.
+
+    Nothing is drawn ahead with samplers that cannot tell what they would draw (`Sampler.fork`), with
+    ``consume_after_n_samples``, where each sample decides what the next may choose from, and from storages on a GPU,
+    where a draw waits for nothing.
 
     The same seed and the same history draw the same records, whatever backend serves them. Writing copies; what is
     returned belongs to the caller. Calls from several threads are safe.
@@ -54,7 +60,8 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     left, so the last ones may be smaller; where a sampler repeats records (a group that is short of them, prioritized
     draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
     ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
-    are stored. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
+    are stored. A `RoundRobinWriter` writes new records over the used ones first, and over others only when there are
+    none. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
     leaves it, and a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw
     costs the batch and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
 

@@ -169,6 +169,8 @@ class Saving(Parts):
             length = StateReader(storage_state, call).number("length", 0)
             puts += self._plan_beside(StateReader(beside, call), length)
             _call_all(puts)
+        if self._early is not None:
+            self._early.drop()
 
     def _plan_beside(self, reader: StateReader, length: int) -> list[Callable[[], None]]:
         """Validate the state of everything but the storage, and return what puts it in place."""

@@ -22,8 +22,8 @@ class Writing(Priorities):
     """Records go in whole, in part, or only where they are still there."""
 
     def add(self, data: Any) -> int | Tensor:
-        """Write one record, after the inverse transforms; returns its slot (in a storage of several dimensions the
-        index of each of its cells, int64 ``[cells, ndim]``).
+        """Write one record, after the inverse transforms; returns its slot, None if the writer does not keep it. In a
+        storage of several dimensions: the index of each of its cells, int64 ``[cells, ndim]``.
         """
         if self._sampler.keeps_priorities:
             return self._add_with_priority(self._transform.inv(data))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from torchrb import ops
 from torchrb.consumption.ranks import SlotSet
-from torchrb.consumption.unspent import Unspent
 from torchrb.generations import generations_at
 from torchrb.journal import JournalReader
 from torchrb.ops.schemas import HEADER_BYTES, SLOT_LIVE
@@ -18,6 +17,8 @@ from torchrb.persistence import StateReader
 from torchrb.samplers import RandomSampler, Sampler
 from torchrb.samplers.base import require_records, take_seed
 from torchrb.storages import Storage
+from torchrb.storages.base import Choose, Placement
+from torchrb.storages.filtered import Filtered
 
 _NAME = "consume_after_n_samples"
 
@@ -29,7 +30,8 @@ class Exhausted(RuntimeError):
 class Claim:
     """The records of one draw: slots, generations, and how often each was drawn. It can be given back."""
 
-    def __init__(self) -> None:
+    def __init__(self, consumption: Consumption) -> None:
+        self.consumption = consumption
         self.serial, self.made = 0, False
         self.slots = self.generations = self.times = torch.empty(0, dtype=torch.int64)
 
@@ -38,34 +40,34 @@ class Consumption:
     """Counts how often each record of a storage was returned; after ``limit`` times it is not drawn any more.
 
     A count belongs to a record, that is to a slot and a generation: a slot that is overwritten starts at 0, a record
-    that is changed in part keeps its count. ``drawn_from``: what samplers are given instead of the storage. Everything
-    but the counts themselves follows from them and from the storage's journal. The caller of every method but
-    `give_back` holds the storage's lock.
+    that is changed in part keeps its count. ``storage``: whose records they are. ``drawn_from``: what samplers are
+    given instead of it. Everything but the counts follows from them and from the storage's journal. The caller of every
+    method but `give_back` holds the storage's lock.
     """
 
     def __init__(self, storage: Storage, limit: int) -> None:
-        self._storage, self.limit = storage, limit
+        self.storage, self.limit = storage, limit
         self._reader, self._serial = JournalReader(), 0
         self._unsettled: Tensor | None = None  # slots whose counts have changed, until all that follows has, too
-        self._left = SlotSet(0, storage.device)
-        self._unspent = Unspent(storage, lambda: self._left.all(), lambda: len(self._left))
+        self._left = self._spent = SlotSet(0, storage.device)
+        self._unspent = Filtered(storage, lambda: self._left.all(), lambda: len(self._left))
         self._counts = torch.empty(1, 2, dtype=torch.int64)
         self._lay_out(0)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"storage": self._storage, "limit": self.limit}  # each process counts for itself
+        return {"storage": self.storage, "limit": self.limit}  # each process counts for itself
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def _lay_out(self, capacity: int) -> None:
         """Sets for so many slots; counts stay."""
-        device = self._storage.device
+        device = self.storage.device
         counts = torch.full((capacity + 1, 2), -1, dtype=torch.int64, device=device)
         counts[: self._counts.shape[0] - 1] = self._counts[:-1]
         counts[-1, 0] = self._serial
         self._unspent.lay_out(capacity)
-        self._left = SlotSet(capacity, device)
+        self._left, self._spent = SlotSet(capacity, device), SlotSet(capacity, device)
         # By slot, the generation of a record and how often that was drawn; last the serial number of a claim. One
         # tensor, so that one call writes all of it.
         self._counts = counts
@@ -86,7 +88,7 @@ class Consumption:
 
     def catch_up(self) -> None:
         """Follow the storage. Costs what was written or drawn since."""
-        storage, tables = self._storage, self._storage.tables
+        storage, tables = self.storage, self.storage.tables
         if not tables or (self._unsettled is None and not self._reader.moved(storage.control)):
             return
         slots, position = self._reader.unread(storage.control, storage.journal)
@@ -102,13 +104,14 @@ class Consumption:
 
     def _settle(self, slots: Tensor) -> None:
         """Bring everything to what the counts of distinct slots say."""
-        tables = self._storage.tables
+        tables = self.storage.tables
         headers = tables[0][:, :HEADER_BYTES].view(torch.int64)[slots]
         live = (headers[:, 0] & SLOT_LIVE) != 0
         spent = live & (self._drawn(slots, generations_at(tables, slots)) >= self.limit)
         headers[:, 0] = torch.where(spent, headers[:, 0] & ~SLOT_LIVE, headers[:, 0])
         self._unspent.put(slots, headers)
         self._left.put(slots, live & ~spent)
+        self._spent.put(slots, spent)
 
     def _drawn(self, slots: Tensor, generations: Tensor) -> Tensor:
         """How often each of these records was drawn."""
@@ -124,7 +127,7 @@ class Consumption:
         They are counted; ``claim`` gives them back. `Exhausted` when there is nothing left to draw.
         """
         self.catch_up()
-        storage, left = self._storage, len(self._left)
+        storage, left = self.storage, len(self._left)
         require_records(storage)
         if not left or (num > left and getattr(sampler, "drop_last", False)):
             wanted = "" if not left else f", and a batch with drop_last takes {num}"
@@ -152,7 +155,7 @@ class Consumption:
 
     def _allowed(self, slots: Tensor) -> Tensor:
         """Which rows of a draw come first among those of their record, as long as that may be drawn."""
-        tables = self._storage.tables
+        tables = self.storage.tables
         live = (self._unspent.headers.view(torch.int64)[slots, 0] & SLOT_LIVE) != 0
         order = torch.argsort(slots, stable=True)
         ordered, place = slots[order], torch.arange(slots.shape[0], device=slots.device)
@@ -164,7 +167,7 @@ class Consumption:
 
     def _count(self, slots: Tensor, claim: Claim) -> None:
         claim.slots, claim.times = torch.unique(slots, return_counts=True)
-        claim.generations = generations_at(self._storage.tables, claim.slots)
+        claim.generations = generations_at(self.storage.tables, claim.slots)
         self._serial += 1
         claim.serial = self._serial
         try:
@@ -175,7 +178,7 @@ class Consumption:
 
     def _add(self, claim: Claim, slots: Tensor, times: Tensor, serial: int) -> None:
         """Count records; `catch_up` does the rest."""
-        generations = generations_at(self._storage.tables, slots)
+        generations = generations_at(self.storage.tables, slots)
         last = torch.tensor([[serial, 0]], device=slots.device)
         counts = torch.cat([torch.stack([generations, self._drawn(slots, generations) + times], 1), last])
         places = torch.cat([slots, torch.tensor([self._counts.shape[0] - 1], device=slots.device)])
@@ -184,22 +187,41 @@ class Consumption:
 
     def give_back(self, claim: Claim) -> None:
         """Take back what a draw has counted, of those records that are still there."""
-        with self._storage.lock:
+        with self.storage.lock:
             if not claim.made and (not claim.serial or int(self._counts[-1, 0]) != claim.serial):
                 return
-            there = generations_at(self._storage.tables, claim.slots) == claim.generations
+            there = generations_at(self.storage.tables, claim.slots) == claim.generations
             self.catch_up()
             self._serial += 1
             self._add(claim, claim.slots[there], -claim.times[there], self._serial)
             self.catch_up()
+
+    # --- writes
+
+    def place(self, num: int, values_of: Callable[[Any], Any]) -> Placement:
+        """Where new records go: over the spent ones, the lowest slots first, and when there are none, on with the ring.
+        So nothing that is left is overwritten before all that is spent.
+        """
+        self.catch_up()
+        storage, cursor, capacity = self.storage, self.storage.cursor, self.storage.max_size
+        steps = torch.arange(num, device=storage.device)
+        ring = (cursor + steps) % capacity
+        reused = min(len(self._spent), num) if num <= capacity else 0
+        if reused:
+            spent = self._spent.at(steps[:reused])
+            ring = ring[~torch.isin(ring, spent)][: num - reused]
+            if reused < num:
+                cursor = (int(ring[-1]) + 1) % capacity
+            return Placement(torch.cat([spent, ring]), cursor, storage.write_count + num)
+        return Placement(ring, (cursor + num) % capacity, storage.write_count + num)
 
     # --- saved states
 
     def state_dict(self) -> dict[str, Any]:
         """The records that were drawn, by slot and generation, and how often each was; as `Sampler.state_dict`."""
         self.catch_up()
-        slots = torch.arange(self._counts.shape[0] - 1, device=self._storage.device)
-        drawn = self._drawn(slots, generations_at(self._storage.tables, slots)) if slots.shape[0] else slots
+        slots = torch.arange(self._counts.shape[0] - 1, device=self.storage.device)
+        drawn = self._drawn(slots, generations_at(self.storage.tables, slots)) if slots.shape[0] else slots
         slots = torch.nonzero(drawn > 0).view(-1)
         return {"slots": slots, "generations": self._counts[slots, 0], "drawn": drawn[slots]}
 
@@ -215,8 +237,8 @@ class Consumption:
             raise reader.refuse("slots", f"distinct slots below {size}")
         if bool((drawn < 1).any()):
             raise reader.refuse("drawn", "positive numbers")
-        rows = torch.stack([generations, drawn], 1).to(self._storage.device, copy=True)
-        places = slots.to(self._storage.device, copy=True)
+        rows = torch.stack([generations, drawn], 1).to(self.storage.device, copy=True)
+        places = slots.to(self.storage.device, copy=True)
 
         def put() -> None:
             self.catch_up()
@@ -231,7 +253,7 @@ class Consumption:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from saved counts; see `plan_load` for the errors, after which nothing has changed."""
-        self.plan_load(state, len(self._storage))()
+        self.plan_load(state, len(self.storage))()
 
 
 def _some(value: Any, shape: torch.Size, kept: Tensor) -> Any:
@@ -246,3 +268,8 @@ def checked_limit(limit: Any, name: str) -> int:
     if limit < 1:
         raise ValueError(f"{name}: {_NAME} must be a positive int or None, got {limit}.")
     return limit
+
+
+def choice_of(consumption: Consumption | None) -> Choose | None:
+    """What a writer is told of records that are used up, if any ever are."""
+    return None if consumption is None else consumption.place

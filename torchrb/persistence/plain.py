@@ -104,11 +104,17 @@ def restored(tree: Any, where: str) -> Any:
     try:
         build = _BUILDERS[tree["type"]]
     except (TypeError, KeyError):
-        raise ValueError(f"{where} is not a saved value: {_short(tree)}.") from None
+        raise _Refused(f"{where} is not a saved value: {_short(tree)}.") from None
     try:
         return build(tree, where)
-    except (KeyError, TypeError, IndexError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{where} is not a saved {tree['type']}: {type(error).__name__}: {error}") from error
+    except _Refused:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RuntimeError) as error:
+        raise _Refused(f"{where} is not a saved {tree['type']}: {type(error).__name__}: {error}") from error
+
+
+class _Refused(ValueError):
+    """Says where the tree is wrong."""
 
 
 def _tuple(tree: dict[str, Any], where: str) -> tuple[Any, ...]:
@@ -147,7 +153,7 @@ def _tensordict(tree: dict[str, Any], where: str) -> Any:
     for name, entry in tree["entries"]:
         value = restored(entry, f"{where}[{name!r}]")
         if not isinstance(name, str) or not (isinstance(value, Tensor) or is_tensor_collection(value)):
-            raise ValueError(f"{where}[{name!r}] is a {type(value).__name__}, and no entry of a tensordict.")
+            raise _Refused(f"{where}[{name!r}] is a {type(value).__name__}, and no entry of a tensordict.")
         entries[name] = value
     batch_size = [*map(int, tree["batch_size"])]
     kind = None if tree["class"] is None else _tensorclass(tree["class"], where)
@@ -162,7 +168,7 @@ def _tensorclass(name: str, where: str) -> Any:
     for part in path.split("."):
         found = vars(found).get(part) if found is not None else None
     if not (isinstance(found, type) and is_tensorclass(found)):
-        raise ValueError(
+        raise _Refused(
             f"{where} is a tensorclass {name!r}, which this process does not know. A file is never asked for code: "
             f"import {module} before loading."
         )

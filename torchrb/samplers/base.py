@@ -21,6 +21,7 @@ class Sampler(ABC):
     """
 
     keeps_priorities = False
+    marks_records = False  # whether `marks` has anything to add to the records that were drawn
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
@@ -33,6 +34,12 @@ class Sampler(ABC):
     def explain(self, drawn: Any) -> dict[str, Any]:
         """What there is to tell about a draw, for ``return_info``; asked for only then."""
         return dict(drawn)
+
+    def marks(self, drawn: Any, data: Any) -> dict[Any, Tensor]:
+        """Fields that a draw adds to the records that were read for it, ``[n, ...]`` each; asked for only where
+        ``marks_records``.
+        """
+        return {}
 
     def notice(self, drawn: Any) -> None:
         """Warn about a draw, if there is something to warn of. Called when the storage's lock is free again."""
@@ -60,12 +67,12 @@ class Sampler(ABC):
 
     def fork(self, storage: Storage) -> Sampler | None:
         """A sampler that draws from the storage what this one would, and of whose draws this one knows nothing until it
-        is told to `follow`: itself, for one that no draw changes. None, as here: batches cannot be drawn ahead, and
+        is told to `take_over`: itself, for one that no draw changes. None, as here: batches cannot be drawn ahead, and
         prefetching buffers draw when they are asked. The caller of these three holds the storage's lock.
         """
         return None
 
-    def follow(self, fork: Sampler, storage: Storage) -> None:
+    def take_over(self, fork: Sampler, storage: Storage) -> None:
         """Be where a fork of this sampler was left by its draws."""
         return None
 

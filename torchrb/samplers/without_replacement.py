@@ -105,7 +105,7 @@ class SamplerWithoutReplacement(Sampler):
             fork._passes[storage] = copy.copy(current)
         return fork
 
-    def follow(self, fork: Sampler, storage: Storage) -> None:
+    def take_over(self, fork: Sampler, storage: Storage) -> None:
         assert isinstance(fork, SamplerWithoutReplacement)
         self._passes[storage], self._ran_out = fork._passes[storage], fork._ran_out
 

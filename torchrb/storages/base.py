@@ -40,8 +40,8 @@ class Column(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where the rows of a batch go: the slot of each, int64 ``[n]``, -1 for one that is left out; no slot twice. And
-    what cursor and write count are afterwards.
+    """Where the rows of a batch go: the slot of each, int64 ``[n]``, -1 for one that is left out; of several with one
+    slot the last stays. And what cursor and write count are afterwards.
     """
 
     slots: Tensor
@@ -51,6 +51,10 @@ class Placement(NamedTuple):
     def advance(self, control: Tensor) -> None:
         """Move cursor and write count. May be called twice."""
         control[CONTROL_CURSOR], control[CONTROL_WRITES] = self.cursor, self.write_count
+
+
+# Told how many rows there are, and what gives their values of a field.
+Choose = Callable[[int, Callable[[Any], Any]], Placement]
 
 
 class Storage(Saving):
@@ -157,9 +161,7 @@ class Storage(Saving):
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write a batch (or ``one`` record) at the cursor. Returns slots and generations, int64 ``[n]``."""
 
-    def place(
-        self, data: Any, choose: Callable[[int, Callable[[Any], Any]], Placement], *, one: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def place(self, data: Any, choose: Choose, *, one: bool = False) -> tuple[Tensor, Tensor]:
         """Write those rows of a batch (or ``one`` record) that ``choose`` finds a slot for. Returns the slot and the
         generation of each row, int64 ``[n]``; -1 for one that was left out.
 
@@ -325,6 +327,19 @@ class Storage(Saving):
     def reward_column(self, key: Any) -> Column:
         """A numeric field of all rows. KeyError when there is none of that name."""
         raise TypeError(f"{type(self).__name__} has no reward column. Store tensordicts.")
+
+    @property
+    def field_paths(self) -> list[tuple]:
+        """The fields of a record, each as the tuple of its parts; none while nothing is stored, or where records are
+        not made of fields.
+        """
+        return []
+
+    def read_fields(self, paths: list[tuple], slots: Tensor) -> list[Any]:
+        """Some fields of the records at valid slots, int64 ``[n]``, and nothing else of them: of each a tensor
+        ``[n, ...]``, or a list of ``n`` values where they are not numbers of one shape.
+        """
+        raise TypeError(f"{type(self).__name__} keeps whole records and has no fields to read. Store tensordicts.")
 
     # --- other processes
 

@@ -78,7 +78,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     >>> _ = rb.extend(TensorDict({"prompt": ["a", "b"], "reward": torch.tensor([0.0, 1.0])}, [2]))
     >>> del rb  # another day:
     >>> rb = ReplayBuffer(storage=LazyMemmapStorage(1000, scratch_dir=there, existsok=True))
-    >>> rb[:]["prompt"], rb[:]["reward"], rb.write_count
+    >>> list(rb[:]["prompt"]), rb[:]["reward"], rb.write_count
     (['a', 'b'], tensor([0., 1.]), 2)
     """
 
@@ -108,10 +108,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         else:
             files = Scratch.at(scratch_dir, max_size, existsok, name)
         self._open(files, SharedMemory.new(rounded(8 * self.journal.shape[0])))
-        interrupted = files.use()
-        self._close: Any = Finalize(self, files.close, (bool(auto_cleanup),), exitpriority=0)  # in any process's end
         if files.is_told:
-            self._resume(interrupted)
+            self._resume(files.was_interrupted)
+        files.use()
+        self._close: Any = Finalize(self, files.close, (bool(auto_cleanup),), exitpriority=0)  # in any process's end
         if shared_init:
             self.share()
 
@@ -222,7 +222,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 if self._files.is_told:
                     raise ValueError(f"{type(self).__name__}: {self._files} is damaged: the file of records is short.")
                 self._files.grow(at + capacity * nbytes, type(self).__name__)
-            # Of a large page the whole would go to the disk with a row, also where no room was made sure of.
+            # Large pages only where room was made sure of: see `Scratch.reserve`.
             return memory.tensor(at, capacity * nbytes, large_pages=False).view(capacity, nbytes)
 
         return packed([*structure.leaves, *refs], self._capacity_for(structure.cells), self.device, zeros)

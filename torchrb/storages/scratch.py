@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from torchrb.ops.schemas import CONTROL_SIZE
-from torchrb.storages.shared_memory import PAGE, SharedMemory
+from torchrb.storages.shared_memory import PAGE, SharedMemory, rounded
 
 NAMES = RECORDS, OBJECTS, LOCK = "torchrb.records", "torchrb.objects", "torchrb.lock"
 _PREFIX = "torchrb-memmap-"
@@ -35,6 +35,7 @@ _CONTROL = 8
 HEAP = _CONTROL + CONTROL_SIZE  # three words of the heap
 _HEAD_BYTES = 4096
 _CHUNK, _MOST_CHUNK = 64 << 10, 64 << 20  # bytes of the disk that are taken ahead of the rows
+_SMALL = 256 << 20  # bytes of a table whose rows may cost a large page each on their way to the disk
 
 
 class Scratch:
@@ -164,6 +165,7 @@ class Scratch:
     def lay(self, at: int, used: int) -> None:
         """Say where the table begins, and how many of its bytes have been written."""
         self.table_at, self._taken = at, at + used
+        self._have_large_pages(at)
 
     def reserve(self, begin: int, end: int, what: str) -> None:
         """Make sure that bytes of the table are on disk before they are written through a mapping, where a full disk
@@ -177,19 +179,31 @@ class Scratch:
                 _take(self.records.fd, begin, end - begin)
                 return
             ahead = min(max(_CHUNK, (end - self.table_at) // 4), _MOST_CHUNK)
-            end = min(end + ahead, self.records.nbytes)
-            _take(self.records.fd, self._taken, end - self._taken)
+            end = end + ahead if ahead < PAGE else rounded(end + ahead)
+            begin, end = self._taken, min(end, self.records.nbytes)
+            _take(self.records.fd, begin, end - begin)
             self._taken = end
+            self._have_large_pages(begin)
+
+    def _have_large_pages(self, begin: int) -> None:
+        """Of a table that may as well be written to the disk as a whole, as a large page is with the first row that
+        changes in it; up to where that takes no more room.
+        """
+        if self.records.nbytes - self.table_at <= _SMALL:
+            self.records.ask_for_large_pages(begin // PAGE * PAGE, self._taken)
 
     # --- the end
 
-    def use(self) -> bool:
-        """Note that the files are in use from now on. Whether they were when their machine stopped, or still are on
-        another one: then rows may be there in part, as pages reach a disk in any order.
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the files were in use when their machine stopped, or still are on another one: then rows may be there
+        in part, as pages reach a disk in any order.
         """
-        before, now = self.words[RUN], _this_run()
-        self.words[RUN] = now
-        return before not in (0, now)
+        return self.words[RUN] not in (0, _this_run())
+
+    def use(self) -> None:
+        """Note that the files are in use from now on."""
+        self.words[RUN] = _this_run()
 
     def close(self, remove: bool) -> None:
         """Put what the user keeps on disk for good, or remove it."""

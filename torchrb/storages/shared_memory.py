@@ -55,12 +55,20 @@ class SharedMemory:
             if not nbytes:
                 return torch.empty(0, dtype=torch.uint8)
             region = mmap.mmap(self.fd, nbytes, flags=mmap.MAP_SHARED, offset=offset)
-            if nbytes >= PAGE and large_pages and hasattr(mmap, "MADV_HUGEPAGE"):
-                try:
-                    region.madvise(mmap.MADV_HUGEPAGE)
-                except OSError:
-                    pass  # a kernel built without them
+            self._last = offset, region
+            if nbytes >= PAGE and large_pages:
+                self.ask_for_large_pages(offset, rounded(offset + nbytes))
             return torch.frombuffer(region, dtype=torch.uint8)
+
+    def ask_for_large_pages(self, begin: int, end: int) -> None:
+        """Where whole ones lie between two places in the tensor that was made last."""
+        offset, region = self._last
+        begin, end = rounded(begin), end // PAGE * PAGE
+        if begin < end and hasattr(mmap, "MADV_HUGEPAGE"):
+            try:
+                region.madvise(mmap.MADV_HUGEPAGE, begin - offset, end - begin)
+            except OSError:
+                pass  # a kernel built without them
 
     def another_handle(self) -> int:
         """A descriptor with locks of its own (`os.dup` would share them)."""

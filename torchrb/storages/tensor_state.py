@@ -311,9 +311,8 @@ def state_of(state: dict[str, Any], data: Any, headers: Any, call: str) -> dict[
     layout: list[int] = []
     for leaf, value in zip(structure.leaves, values, strict=True):
         layout += [len(tables), 0, leaf.nbytes]
-        tables.append(value.contiguous().view(num, -1).view(torch.uint8) if leaf.nbytes else value.new_empty(
-            (num, 0), dtype=torch.uint8
-        ))  # fmt: skip
+        cells = value.contiguous().view(num, leaf.shape.numel())
+        tables.append(cells.view(torch.uint8) if leaf.nbytes else cells.new_empty((num, 0), dtype=torch.uint8))
     columns: list[list[Any]] = [[] for _ in structure.object_keys]
     empties = [torch.empty((0, *leaf.shape), dtype=leaf.dtype) for leaf in structure.leaves]
     example = structure.build(empties, columns, torch.Size([0]))

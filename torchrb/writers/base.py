@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrb.storages.base import Storage
+from torchrb.storages.base import Choose, Storage
 
 
 class Writer(ABC):
@@ -21,21 +21,25 @@ class Writer(ABC):
     Args:
         track_generations: tell a slot's generation, so that whoever holds an index can know whether the slot still
             holds that record. The numbers are kept by the storage either way, for every buffer on it.
+
+    ``choose``: what a buffer whose records are used up sets, to have new ones written over those; see `Storage.place`.
+    A writer that decides by itself does not ask it.
     """
 
     def __init__(self, *, track_generations: bool = False) -> None:
         self._storage: Storage | None = None
         self._tracks_generations = bool(track_generations)
+        self.choose: Choose | None = None
 
-    def register_storage(self, storage: Storage, *, replace: bool = False) -> None:
+    def register_storage(self, storage: Storage, *, replace: bool = False, choose: Choose | None = None) -> None:
         """Tell the writer where to write. RuntimeError when it writes elsewhere already, unless that is to be replaced:
-        two buffers that share a writer would write into one storage.
+        two buffers that share a writer would write into one storage. ``choose``: see the class.
         """
         if self._storage not in (None, storage) and not replace:
             raise RuntimeError(
                 f"{type(self).__name__}: this writer belongs to a buffer with another storage. Make a new writer."
             )
-        self._storage = storage
+        self._storage, self.choose = storage, choose
 
     @property
     def storage(self) -> Storage:

@@ -36,6 +36,8 @@ class RoundRobinWriter(Writer):
         super().__init__(track_generations=track_generations)
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
+        if self.choose is not None:
+            return self.storage.place(self.prepared(data), self.choose, one=one)
         return self.storage.append(self.prepared(data), one=one)
 
     def write_at(self, index: int | Tensor, data: Any) -> int | Tensor:

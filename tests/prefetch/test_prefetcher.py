@@ -22,7 +22,7 @@ from tests.spec.pretended_gpu import pretended_gpu
 from torchrb import LazyTensorStorage, ListStorage, RandomSampler, ReplayBuffer, SamplerWithoutReplacement
 from torchrb.prefetch import Prefetcher
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -369,7 +369,7 @@ def test_whoever_holds_the_lock_waits_for_no_transform():
     with rb.storage.lock:  # the transform may want it, for all that is known here
         second = rb.sample()
     go_on.set()
-    assert rb._early.num_early == 1
+    assert rb._early.num_early == 0
     assert second.tolist() == [10 * x for x in [plain.sample(), plain.sample()][1].tolist()]
 
 
@@ -449,19 +449,24 @@ def test_on_a_gpu_a_draw_is_made_at_its_call():
 def test_batches_that_a_transform_puts_on_a_gpu_are_put_there_at_the_call():
     rb, names = buffer(2), []
     rb.append_transform(lambda x: names.append(threading.current_thread().name) or x)
-    with mock.patch("torchrb.prefetch._any_on_gpu", lambda data: bool(names)):
+    with mock.patch("torchrb.prefetch.prefetcher.any_on_gpu", lambda data: bool(names)):
         draws(rb, 3)
     assert rb._early.num_early == 2 and set(names) == {"MainThread"}
 
 
 @pytest.mark.parametrize("depth", [None, 2])
 def test_samples_are_pinned_where_there_is_a_gpu(depth):
+    threads_of = []
+
     def pinned(data):
+        threads_of.append(threading.current_thread().name)
         return data, "pinned"
 
-    with mock.patch("torchrb.prefetch.pinned", pinned):
+    with mock.patch("torchrb.prefetch.prefetcher.pinned", pinned), mock.patch("torchrb.prefetch.line.pinned", pinned):
         rb = buffer(depth, pin_memory=True)
-        assert [rb.sample()[1] for _ in range(3)] == ["pinned"] * 3
+        assert [rb.sample()[1] for _ in range(3) if drawn_ahead(rb) is not None] == ["pinned"] * 3
         assert isinstance(rb[:], torch.Tensor)
+        drawn_ahead(rb)
+    assert ("torchrb-prefetch" in threads_of) == (depth is not None), "pinning takes time, and is done ahead"
     plain = buffer(depth)
     assert torch.equal(plain.sample(), buffer(None, pin_memory=True).sample()), "here is none"

@@ -22,7 +22,7 @@ def made(kind="packed", capacity=6, num=4):
 
 
 def draw(consumption, num):
-    return consumption.draw(RandomSampler(), num, torch.Generator().manual_seed(0), Claim())[0].tolist()
+    return consumption.draw(RandomSampler(), num, torch.Generator().manual_seed(0), Claim(consumption))[0].tolist()
 
 
 def live(storage):
