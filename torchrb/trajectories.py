@@ -11,7 +11,7 @@ between them the actor did something else, and nothing says that the second goes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -98,7 +98,12 @@ class Boundaries:
     starts: Tensor
     lengths: Tensor
     order: Tensor | None = None
+    keep: Callable[..., None] | None = None  # to be told of tensors that several calls use, on a GPU
     _eligible: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.keep is not None:
+            self.keep(self.starts, self.lengths, *([] if self.order is None else [self.order]))
 
     def __len__(self) -> int:
         return self.starts.shape[0]
@@ -107,6 +112,8 @@ class Boundaries:
         """The numbers of the trajectories of so many records or more, int64."""
         if length not in self._eligible:
             self._eligible[length] = torch.nonzero(self.lengths >= length).view(-1)
+            if self.keep is not None:
+                self.keep(self._eligible[length])
         return self._eligible[length]
 
     def rows_at(self, positions: Tensor) -> Tensor:
@@ -170,6 +177,7 @@ class TrajectoryIndex:
         self._live = self._stops
         self._ends, self._num_dead = torch.empty(0, dtype=torch.int64), 0  # rows with `_stops`, ascending; and not live
         self._known: Boundaries | None = None
+        self._keep = storage.lock.owns if storage.device.type == "cuda" else None
         self.rows_visited = 0
 
     def catch_up(self) -> Boundaries:
@@ -215,6 +223,8 @@ class TrajectoryIndex:
         self._num_dead += int(self._live[rows].sum()) - int(live.sum())
         self._live[rows], self._stops[rows] = live, stops
         self._ends = _merged(self._ends[self._stops[self._ends]], fresh)
+        if self._keep is not None:
+            self._keep(self._live, self._stops, self._ends)
 
     def _last(self, rows: Tensor, followers: Tensor) -> Tensor:
         """Whether records, behind which there are others, are the last of their trajectories: bool ``[n]``."""
@@ -278,7 +288,7 @@ class TrajectoryIndex:
         if self._num_dead > self._live.shape[0] - num * cells:
             there = self._live[bounds.rows_at(starts)]
             starts, lengths = starts[there], lengths[there]
-        return Boundaries(num, cells, first, starts, lengths)
+        return Boundaries(num, cells, first, starts, lengths, keep=self._keep)
 
     def _sorted(self) -> Boundaries:
         """Trajectories whose records do not lie side by side: by id, then by step, cut where a step is missing."""
@@ -297,7 +307,9 @@ class TrajectoryIndex:
         ids, steps = storage.read_fields([self._source.ids, step], rows[order])
         if not isinstance(ids, Tensor):
             numbers: dict[Any, int] = {}
-            ids = torch.tensor([numbers.setdefault(_hashable(value), len(numbers)) for value in ids])
+            ids = torch.tensor(
+                [numbers.setdefault(_hashable(value), len(numbers)) for value in ids], device=rows.device
+            )
         ids, steps = ids.reshape(order.shape[0], -1), steps.reshape(order.shape[0], -1)[:, 0]
         for number in (None, *reversed(range(ids.shape[1]))):
             column = steps if number is None else ids[:, number]
@@ -305,7 +317,7 @@ class TrajectoryIndex:
             order, ids, steps = order[place], ids[place], steps[place]
         last = (ids[1:] != ids[:-1]).any(1) | (steps[1:] != steps[:-1] + 1)
         starts, lengths = _between(torch.nonzero(torch.cat([last, last.new_ones(1)])).view(-1))
-        return Boundaries(everything.num, everything.cells, everything.first, starts, lengths, order)
+        return Boundaries(everything.num, everything.cells, everything.first, starts, lengths, order, self._keep)
 
 
 def _any_of(truth: Tensor) -> Tensor:
