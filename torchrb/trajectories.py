@@ -2,7 +2,9 @@
 
 A trajectory is a run of records that are neighbours in time. Time is the order of writing: from the oldest slot to the
 newest, round the ring, so a trajectory that was written across its wrap point is one, and the oldest may have lost its
-first records. With cells within a record (``ndim > 1``) each cell has trajectories of its own.
+first records. With cells within a record (``ndim > 1``) each cell has trajectories of its own. For a sampler of records
+that are used up (``consume_after_n_samples``) new ones lie over those, and the ring is none: there neighbours are what
+was written next to each other, by the stamps of the records.
 
 Boundaries are where a trajectory id changes between neighbours, or behind a record whose end flag is set, or in front
 of a slot that holds no record, or the present. Two runs with the same id that are not neighbours are two trajectories:
@@ -21,8 +23,9 @@ from torch import Tensor
 
 from torchrb.generations import words_of
 from torchrb.journal import JournalReader
-from torchrb.ops.schemas import SLOT_LIVE
+from torchrb.ops.schemas import HEADER_BYTES, SLOT_LIVE, STAMP_SHIFT
 from torchrb.storages.base import Storage
+from torchrb.storages.filtered import Filtered
 from torchrb.storages.structure import as_path, paths_in, shown
 
 ID_KEYS: tuple[Any, ...] = (("collector", "traj_ids"), "traj_ids", "episode")
@@ -215,6 +218,9 @@ class TrajectoryIndex:
         words, followers = words_of(storage.tables), (rows + cells) % capacity
         live = (words[rows] & SLOT_LIVE) != 0
         inner = live & ((words[followers] & SLOT_LIVE) != 0)
+        if isinstance(storage, Filtered):  # what lies side by side need not have been written so
+            stamps = storage.tables[0][:, :HEADER_BYTES].view(torch.int64)[:, 1] >> STAMP_SHIFT
+            inner &= stamps[followers] == stamps[rows] + cells
         stops = ~inner
         if self._given is None and not self._whole and bool(inner.any()):
             stops[inner] = self._last(rows[inner], followers[inner])
