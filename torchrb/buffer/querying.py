@@ -49,8 +49,8 @@ class Querying(Parts):
         is fetched. Trajectories that match are read whole and go through all transforms, each as a batch of its own.
 
         All trajectories that are returned are of one moment, also when others write meanwhile. They carry ``"index"``
-        and generations as a sample does. Records that are used up are in none. Nothing stored: an empty list. KeyError for a field that is not stored;
-        TypeError for a predicate that gives several values.
+        and generations as a sample does. Records that are used up are in none. Nothing stored: an empty list. KeyError
+        for a field that is not stored; TypeError for a predicate that gives several values.
 
         >>> import torch
         >>> from tensordict import TensorDict
