@@ -136,6 +136,22 @@ def test_records_of_every_make_are_there_another_day(tmp_path, make):
     assert len(rb) == 5
 
 
+def test_a_resume_that_fails_leaves_the_files_as_they_were(tmp_path, monkeypatch):
+    ReplayBuffer(storage=LazyMemmapStorage(5, scratch_dir=tmp_path)).extend(
+        Rollout(tokens=torch.arange(3), prompt=["a"] * 3, batch_size=[3])
+    )
+    with open(tmp_path / NAMES[0], "r+b") as file:  # as if the machine had stopped
+        file.seek(8 * RUN)
+        file.write((77).to_bytes(8, "little"))
+    with monkeypatch.context() as patch:
+        patch.delattr(sys.modules[__name__], "Rollout")
+        with pytest.raises(TypeError, match="records are of Rollout in the module .* Import that module first"):
+            LazyMemmapStorage(5, scratch_dir=tmp_path, existsok=True)
+    with pytest.warns(RuntimeWarning, match="was in use when its machine stopped, or is on another one"):
+        storage = LazyMemmapStorage(5, scratch_dir=tmp_path, existsok=True)
+    assert storage[:].tokens.tolist() == [0, 1, 2]
+
+
 def test_only_the_same_kind_of_records_goes_on(tmp_path):
     buffer_at(tmp_path, numbers=range(3))
     rb = buffer_at(tmp_path, existsok=True)

@@ -41,13 +41,13 @@ def test_a_directory_is_made_and_its_files_say_whose_they_are(tmp_path):
     assert sorted(os.listdir(tmp_path / "a" / "b")) == sorted(NAMES) and all(
         name.startswith("torchrb") for name in NAMES
     )
-    assert not files.is_told and not files.use()
+    assert not files.is_told and not files.was_interrupted
 
 
 def test_what_was_told_is_there_again(tmp_path):
     told(tmp_path).close(remove=False)
     files = Scratch.at(tmp_path, 4, True, "test")
-    assert files.is_told and files.told("test") == ({"tensor": "int8"}, PAGE) and not files.use()
+    assert files.is_told and files.told("test") == ({"tensor": "int8"}, PAGE) and not files.was_interrupted
 
 
 def test_files_in_use_are_refused_whoever_uses_them(tmp_path):
@@ -114,13 +114,15 @@ def test_a_damaged_description_is_noticed(tmp_path):
 
 def test_a_machine_that_stopped_meanwhile_is_noticed(tmp_path):
     told(tmp_path)  # never closed
-    assert not Scratch.at(tmp_path, 4, True, "test").use()  # but its machine still runs
+    assert not Scratch.at(tmp_path, 4, True, "test").was_interrupted  # but its machine still runs
     changed(tmp_path, RUN, 12345)
     files = Scratch.at(tmp_path, 4, True, "test")
-    assert files.use() and not files.use()
+    assert files.was_interrupted
+    files.use()
+    assert not files.was_interrupted
     files.close(remove=False)
     del files
-    assert not Scratch.at(tmp_path, 4, True, "test").use()
+    assert not Scratch.at(tmp_path, 4, True, "test").was_interrupted
 
 
 def test_removing_takes_its_own_files_and_nothing_else(tmp_path):

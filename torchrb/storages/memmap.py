@@ -107,10 +107,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         else:
             files = Scratch.at(scratch_dir, max_size, existsok, name)
         self._open(files, SharedMemory.new(rounded(8 * self.journal.shape[0])))
-        interrupted = files.use()
-        self._close: Any = Finalize(self, files.close, (bool(auto_cleanup),), exitpriority=0)  # in any process's end
         if files.is_told:
-            self._resume(interrupted)
+            self._resume(files.was_interrupted)
+        files.use()
+        self._close: Any = Finalize(self, files.close, (bool(auto_cleanup),), exitpriority=0)  # in any process's end
         if shared_init:
             self.share()
 

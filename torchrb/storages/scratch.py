@@ -194,13 +194,16 @@ class Scratch:
 
     # --- the end
 
-    def use(self) -> bool:
-        """Note that the files are in use from now on. Whether they were when their machine stopped, or still are on
-        another one: then rows may be there in part, as pages reach a disk in any order.
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the files were in use when their machine stopped, or still are on another one: then rows may be there
+        in part, as pages reach a disk in any order.
         """
-        before, now = self.words[RUN], _this_run()
-        self.words[RUN] = now
-        return before not in (0, now)
+        return self.words[RUN] not in (0, _this_run())
+
+    def use(self) -> None:
+        """Note that the files are in use from now on."""
+        self.words[RUN] = _this_run()
 
     def close(self, remove: bool) -> None:
         """Put what the user keeps on disk for good, or remove it."""

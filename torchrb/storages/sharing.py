@@ -160,7 +160,7 @@ def _require_tensors(structure: Structure, name: str) -> None:
         names = [shown(key) for key in structure.object_keys]
         raise TypeError(
             f"{name}: fields {names} hold strings or other Python objects, which cannot be shared between processes. "
-            "Leave them out, or store tensors: an integer id, token ids, or the text's bytes as uint8 of fixed length."
+            "Use a LazyMemmapStorage, which shares strings too; or leave them out, or store an integer id or token ids."
         )
 
 
