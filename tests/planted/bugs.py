@@ -499,4 +499,9 @@ BUGS = [
         "rebuild = self._weighting is not weighting and self._weighting != weighting", "rebuild = True",
         "test_only_rows_written_since_are_looked_at",
     ),
+    Bug(
+        4, "a group that has become short is still drawn", "samplers/complete_groups.py",
+        "            if complete != was:\n", "            if complete and not was:\n",
+        "test_groups_that_are_complete_now_are_drawn_and_no_others",
+    ),
 ]  # fmt: skip
