@@ -416,7 +416,7 @@ BUGS = [
         "test_a_count_follows_its_record_through_any_history",
     ),
     Bug(
-        4, "a group sampler is not told which records are used up", "consumption/unspent.py",
+        4, "a group sampler is not told which records are used up", "storages/filtered.py",
         "        control[CONTROL_JOURNAL] = position + num\n", "        control[CONTROL_JOURNAL] = position\n",
         "test_a_sampler_over_what_is_left_draws_what_a_new_one_draws",
     ),
