@@ -81,7 +81,9 @@ BUGS = [
     ),
     Bug(
         2, "the generations in a sample are read after the content", "buffer/reading.py",
-        'info["index_generation"] = generations', 'info["index_generation"] = storage.generations(slots)',
+        "        data = collate(draw.data)\n",
+        '        draw.info["index_generation"] = self._storage.generations(draw.info["index"])\n'
+        "        data = collate(draw.data)\n",
         "test_writers_updaters_and_readers_on_one_buffer",
     ),
     Bug(
@@ -299,7 +301,7 @@ BUGS = [
     ),
     Bug(
         7, "a pass without replacement is permuted whole when it begins", "samplers/without_replacement.py",
-        "counter + max(_BLOCK, 2 * (num - found))", "2**60",
+        "min(max(num, _BLOCK), self.left)", "self.left",
         "test_a_pass_is_computed_as_it_is_drawn",
     ),
     Bug(
