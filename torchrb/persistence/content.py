@@ -180,11 +180,11 @@ def _rest(views: list[memoryview], done: int) -> list[memoryview]:
 def _sum(views: Sequence[memoryview | bytes | bytearray]) -> str:
     """The checksum of some bytes in a row.
 
-    They are words of 8 bytes in rows of `_COLUMNS`; it is the CRC-32 of the columns' sums, the rows' sums, and the bytes
-    that are left over. So every bit that changes is noticed, and words or rows that change places, at several times
-    the speed of a CRC over all.
+    They are words of 8 bytes in rows of `_COLUMNS`; it is the CRC-32 of the columns' sums, the rows' sums, and the
+    bytes that are left over. So every bit that changes is noticed, and words or rows that change places, at several
+    times the speed of a CRC over all.
     """
-    whole: Any = views[0] if len(views) == 1 else b"".join(views)
+    whole = views[0] if len(views) == 1 else b"".join(views)
     num = len(whole) // _ROW_BYTES
     total = 0
     if num:
@@ -194,7 +194,7 @@ def _sum(views: Sequence[memoryview | bytes | bytearray]) -> str:
             strip = words[first : first + _STRIP]
             columns += strip.sum(0)
             strip.sum(1, out=rows[first : first + _STRIP])
-        total = zlib.crc32(rows, zlib.crc32(columns))
+        total = zlib.crc32(rows.tobytes(), zlib.crc32(columns.tobytes()))
     return f"{zlib.crc32(whole[num * _ROW_BYTES :], total):08x}"
 
 
