@@ -270,8 +270,8 @@ class Parts:
 
         With prefetching each process draws ahead for itself. ValueError with ``compilable=True``.
         TypeError for storages that cannot be shared: those of Python objects (`ListStorage`, `LazyStackStorage`), with
-        strings among the fields (a `LazyMemmapStorage` shares them), or on a GPU. ValueError for ``shared=False`` once it
-        is shared.
+        strings among the fields (a `LazyMemmapStorage` shares them), or on a GPU. ValueError for ``shared=False`` once
+        it is shared.
 
         >>> import torch
         >>> import torch.multiprocessing as mp
