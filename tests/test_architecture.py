@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"ops"},
     {"persistence"},
-    {"storages", "transforms", "generations", "journal", "groups"},
-    {"writers", "samplers", "selection", "advantages"},
-    {"buffer", "updates", "collate", "consumption", "prefetch"},
-    {"query", "services"},
+    {"storages", "transforms", "generations", "journal", "groups", "trajectories"},
+    {"writers", "samplers", "selection", "advantages", "sample_unit"},
+    {"buffer", "updates", "collate", "consumption", "prefetch", "query"},
+    {"services"},
 ]
 ARROWS = {
     ("storages", "generations"),
@@ -32,9 +32,13 @@ ARROWS = {
     ("groups", "generations"),
     ("groups", "journal"),
     ("groups", "storages"),
+    ("trajectories", "generations"),
+    ("trajectories", "journal"),
+    ("trajectories", "storages"),
     ("samplers", "selection"),
     ("buffer", "updates"),
     ("buffer", "collate"),
+    ("buffer", "query"),
     ("buffer", "prefetch"),
     ("buffer", "consumption"),
 }
@@ -191,7 +195,6 @@ def plant(root: Path, name: str, text: str) -> Path:
         ("journal.py", "def f():\n    from torchrb import groups\n", "journal imports its sibling groups"),
         ("selection/strategies.py", "from torchrb.samplers import base\n", "selection imports its sibling samplers"),
         ("updates.py", "import torchrb.buffer\n", "updates imports its sibling buffer"),
-        ("query.py", "import torchrb.services\n", "query imports its sibling services"),
         ("writers/base.py", "from torchrb import ReplayBuffer\n", "from the top of the package"),
         ("writers/base.py", "import torchrb\n", "from the top of the package"),
         ("ops/schemas.py", "import tensordict\n", "ops know torch only"),

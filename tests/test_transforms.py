@@ -26,7 +26,7 @@ from torchrb import (
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
 )
-from torchrb.transforms import Inverse
+from torchrb.transforms import Inverse, affecting
 
 
 class Tell:
@@ -572,3 +572,42 @@ def test_transforms_may_change_while_other_threads_read():
     stop.set()
     reader.join()
     assert not odd and rb[0] == 30
+
+
+# --- which of them matter to some fields
+
+
+class Says:
+    """Says what it reads and writes, and does nothing."""
+
+    def __init__(self, reads: Any, writes: Any) -> None:
+        self.in_keys, self.out_keys = reads, writes
+
+    def __call__(self, data: Any) -> Any:
+        return data
+
+
+def test_the_transforms_that_can_change_a_field_are_found_backwards():
+    a, b, c, d = Says(["x"], ["y"]), Says(["y"], [("next", "r")]), Says(["z"], ["z"]), Says([("next", "r")], ["w"])
+    chain = Compose(a, Compose(b, c), d)
+    for key, steps, needed in (
+        (("next", "r"), [a, b], {("x",), ("y",), ("next", "r")}),
+        (("next",), [a, b], {("x",), ("y",), ("next",)}),  # what is in it is changed
+        (("z",), [c], {("z",)}),
+        (("z", "deeper"), [c], {("z",), ("z", "deeper")}),  # what it is in is written
+        (("x",), [], {("x",)}),
+    ):
+        chosen, fields = affecting(chain, {key})
+        assert list(chosen) == steps and fields == needed
+
+
+@pytest.mark.parametrize("untold", [lambda data: data, nn.Identity(), Says([], []), Says(None, ["x"]), Says("x", "x")])
+def test_one_that_does_not_say_counts_as_changing_everything(untold):
+    assert affecting(Compose(Says(["x"], ["y"]), untold), {("z",)}) is None
+    assert affecting(Compose(Inverse(Says(["x"], ["y"]))), {("z",)}) is None
+
+
+def test_modules_of_tensordict_say_what_they_read_and_write():
+    module = TensorDictModule(lambda x: 2 * x, in_keys=["x"], out_keys=[("a", "b")])
+    chosen, fields = affecting(Compose(module), {("a", "b")})
+    assert list(chosen) == [module] and fields == {("x",), ("a", "b")}

@@ -6,7 +6,7 @@ A transform is any callable. One with a method ``inv`` also works on the way in.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -188,6 +188,36 @@ def for_reader(transforms: Compose, data: Any) -> Any:
     if isinstance(made, TensorDictBase) and (made is not data or made.is_locked):
         return made.copy()
     return made
+
+
+def affecting(transforms: Compose, keys: set[tuple]) -> tuple[Compose, set[tuple]] | None:
+    """Those of the transforms that can change some fields for a reader, and all the fields that are needed to compute
+    them. None where a transform does not tell, by ``in_keys`` and ``out_keys``, what it reads and writes: that is all.
+
+    Fields are tuples of their parts; one is changed with whatever it is a part of, or has as a part.
+    """
+    chosen: list[Transform] = []
+    needed = set(keys)
+    for step in reversed(_flat(transforms)):
+        reads, writes = (_declared(step, name) for name in ("in_keys", "out_keys"))
+        if reads is None or not writes:
+            return None
+        if any(all(a == b for a, b in zip(out, key, strict=False)) for out in writes for key in needed):
+            chosen.append(step)
+            needed |= reads
+    return Compose(*chosen[::-1]), needed
+
+
+def _flat(transforms: Compose) -> list[Transform]:
+    return [part for step in transforms.steps() for part in (_flat(step) if isinstance(step, Compose) else [step])]
+
+
+def _declared(step: Transform, name: str) -> set[tuple] | None:
+    """The fields that a transform says it reads or writes; None when it does not say."""
+    keys = getattr(step, name, None)
+    if not isinstance(keys, Iterable) or isinstance(keys, str):
+        return None
+    return {key if isinstance(key, tuple) else (key,) for key in keys}
 
 
 def _checked(transform: Any, call: str) -> Transform:

@@ -31,6 +31,11 @@ BUGS = [
         "test_no_write_waits_for_a_transform",
     ),
     Bug(
+        7, "each write makes a draw of slices look at all records", "trajectories.py",
+        "if rows is None or self._stops.shape[0] != capacity:", "if rows is None or capacity:",
+        "test_a_draw_reads_the_boundaries_of_what_was_written_since",
+    ),
+    Bug(
         9, "a transform on the way in receives a copy", "buffer/writing.py",
         "self._writer.append(self._transform.inv(data))",
         "self._writer.append(self._transform.inv(data.clone() if hasattr(data, 'clone') else data))",
@@ -130,6 +135,11 @@ BUGS = [
         "test_a_process_killed_in_the_middle_of_a_write_loses_only_what_it_was_writing",
     ),
     Bug(
+        2, "a query reads what matched without looking whether it is still what was judged", "buffer/querying.py",
+        "if storage.journal_position != position:", "if storage.journal_position < 0:",
+        "test_a_write_between_the_two_looks_of_a_query_is_noticed",
+    ),
+    Bug(
         3, "emptying forgets the counts", _REFERENCE,
         "((words[live] >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT", "0 * words[live]",
         "test_what_was_emptied_or_written_back_is_not_the_old_record",
@@ -185,6 +195,26 @@ BUGS = [
         4, "each process keeps a journal of its own", "storages/sharing.py",
         "storage.control, storage.journal = self.control, self.journal", "storage.control = self.control",
         "test_a_draw_sees_what_another_process_wrote_and_patched",
+    ),
+    Bug(
+        4, "a write does not move the end of the trajectory in front of it", "trajectories.py",
+        "rows = torch.unique(torch.cat([rows, (rows - cells) % capacity]))", "rows = torch.unique(rows)",
+        "test_slices_and_queries_are_of_what_is_stored_now",
+    ),
+    Bug(
+        4, "time begins at slot 0, however far the ring has turned", "trajectories.py",
+        "storage.cursor // cells if full else 0", "0",
+        "test_slices_and_queries_are_of_what_is_stored_now",
+    ),
+    Bug(
+        4, "a pass over trajectories goes on with their old numbers", "samplers/slice.py",
+        "if self.bounds is bounds:", "if self.numbers is not None:",
+        "test_a_pass_draws_each_trajectory_as_it_is_now",
+    ),
+    Bug(
+        4, "sequences keep the boundaries that they began with", "trajectories.py",
+        "if self._known is not None and not self._reader.moved(storage.control):", "if self._known is not None:",
+        "test_sequences_are_of_what_is_stored_now",
     ),
     Bug(
         5, "seeds come from the global generator", "samplers/base.py",
@@ -386,7 +416,7 @@ BUGS = [
         "test_a_count_follows_its_record_through_any_history",
     ),
     Bug(
-        4, "a group sampler is not told which records are used up", "consumption/unspent.py",
+        4, "a group sampler is not told which records are used up", "storages/filtered.py",
         "        control[CONTROL_JOURNAL] = position + num\n", "        control[CONTROL_JOURNAL] = position\n",
         "test_a_sampler_over_what_is_left_draws_what_a_new_one_draws",
     ),

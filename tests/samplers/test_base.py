@@ -8,6 +8,7 @@ import torch
 from tests.cases import STORAGES, buffer
 from torchrb import (
     LazyTensorStorage,
+    PrioritizedSampler,
     PromptGroupSampler,
     RandomSampler,
     ReplayBuffer,
@@ -72,6 +73,7 @@ SAMPLERS = {
     "without replacement": SamplerWithoutReplacement,
     "in order": lambda: SamplerWithoutReplacement(shuffle=False),
     "groups": lambda: PromptGroupSampler(num_groups=2, group_key="g"),
+    "priorities": lambda: PrioritizedSampler(9, 0.7, 0.5),
 }
 
 
@@ -89,8 +91,11 @@ def test_a_fork_draws_what_the_sampler_would_and_is_taken_over(name):
     sampler.take_over(fork, storage)
     assert sampler.moment(storage) == moments[-1]
     assert sampler.sample(storage, 4, generator)[0].tolist() == alone.sample(storage, 4, numbers)[0].tolist()
-    if "groups" not in name and name != "uniform":
+    if isinstance(sampler, SamplerWithoutReplacement):
         assert len(set(moments)) == len(moments) and sampler.ran_out == alone.ran_out
+
+
+OTHER = {float: 0.25, tuple: "reward"}
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -98,22 +103,25 @@ def test_what_the_user_sets_shows_in_the_moment(name):
     storage, sampler = grouped(), SAMPLERS[name]()
     before = sampler.moment(storage)
     assert before == sampler.moment(storage)
-    for attribute in ("num_groups", "reward_key", "drop_last", "shuffle"):
+    for attribute in ("num_groups", "reward_key", "drop_last", "shuffle", "alpha", "beta", "eps"):
         if hasattr(sampler, attribute):
             value = getattr(sampler, attribute)
-            setattr(sampler, attribute, not value if isinstance(value, bool) else ("other", value))
+            setattr(sampler, attribute, not value if isinstance(value, bool) else OTHER.get(type(value), 3))
             assert sampler.moment(storage) != before
             setattr(sampler, attribute, value)
             assert sampler.moment(storage) == before
 
 
-@pytest.mark.parametrize("kind", [RandomSampler, SamplerWithoutReplacement, PromptGroupSampler, Newest])
+@pytest.mark.parametrize(
+    "kind", [RandomSampler, SamplerWithoutReplacement, PromptGroupSampler, PrioritizedSampler, Newest]
+)
 def test_a_sampler_of_ones_own_is_not_asked_ahead_unless_it_says_how(kind):
     class Mine(kind):
         def sample(self, storage, batch_size, generator=None):
             return super().sample(storage, batch_size, generator)
 
-    sampler = Mine(num_groups=1) if kind is PromptGroupSampler else Mine()
+    given = {PromptGroupSampler: {"num_groups": 1}, PrioritizedSampler: {"max_capacity": 9, "alpha": 1.0, "beta": 1.0}}
+    sampler = Mine(**given.get(kind, {}))
     assert sampler.fork(grouped()) is None
     assert PromptGroupSampler(num_groups=1, cache_groups=False).fork(grouped()) is None
 
@@ -125,3 +133,15 @@ def test_the_plain_attributes_of_a_sampler_are_its_moment():
     assert before == (("beta", 0.5), ("keys", ("a", ("b", None))))
     sampler.beta = 0.6
     assert sampler.moment(grouped()) != before
+
+
+def test_priorities_that_were_set_end_a_moment():
+    storage, sampler = grouped(), PrioritizedSampler(9, 0.7, 0.5)
+    fork = sampler.fork(storage)
+    fork.sample(storage, 3)
+    assert fork._kept is sampler._kept and sampler._last is None
+    sampler.take_over(fork, storage)
+    before = sampler.moment(storage)
+    assert before == fork.moment(storage)
+    sampler.update_priority(3, 5.0)
+    assert sampler.moment(storage) != before

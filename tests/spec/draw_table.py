@@ -23,6 +23,8 @@ from torchrb import (
     ReplayBuffer,
     Sampler,
     SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
 )
 
 PINNED = Path(__file__).with_name("draw_table.json")
@@ -71,6 +73,15 @@ def _draws(layout: str) -> Iterator[tuple[str, list[int]]]:
         rb.set_sampler(SamplerWithoutReplacement())
         for part in ("first", "next"):
             yield f"without replacement, {len(rb)} rows, {part}", rb.sample(40, return_info=True)[1]["index"].tolist()
+        rb.set_sampler(RandomSampler())
+        runs = {"trajectories": torch.arange(len(rb)) * len(rb) // 97 % 5, "truncated_key": None}
+        for name, sampler in {
+            "slices": SliceSampler(slice_len=1, **runs),
+            "short slices": SliceSampler(slice_len=8, strict_length=False, span=(2, 1), **runs),
+            "slices without replacement": SliceSamplerWithoutReplacement(num_slices=2, strict_length=False, **runs),
+        }.items():
+            rb.set_sampler(sampler)
+            yield f"{name}, {len(rb)} rows", rb.sample(16, return_info=True)[1]["index"].tolist()
         rb.set_sampler(RandomSampler())
     rb.set_at_("reward float32", torch.tensor([0.5, 99.0]), torch.tensor([3, 60]))  # parts of records stay as old
 

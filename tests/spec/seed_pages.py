@@ -43,10 +43,10 @@ NOW: dict[str, dict[str, str]] = {
     },
     "ReplayBuffer": {
         "__init__": (
-            "*, storage=None, sampler=None, writer=None, collate_fn=None, pin_memory=False, prefetch=None,"
-            " transform=None, transform_factory=None, batch_size=None, generator=None, consume_after_n_samples=None,"
-            " shared=False, compilable=False, delayed_init=None, use_ray_service=False, service_backend=None,"
-            " service_backend_options=None, transport='auto', transport_options=None"
+            "*, storage=None, sampler=None, sample_unit=None, writer=None, collate_fn=None, pin_memory=False,"
+            " prefetch=None, transform=None, transform_factory=None, batch_size=None, generator=None,"
+            " consume_after_n_samples=None, shared=False, compilable=False, delayed_init=None, use_ray_service=False,"
+            " service_backend=None, service_backend_options=None, transport='auto', transport_options=None"
         ),
         "add": "data",
         "append_transform": "transform, *, invert=False",
@@ -62,6 +62,7 @@ NOW: dict[str, dict[str, str]] = {
         "load": "*args, **kwargs",
         "loads": "path",
         "next": "",
+        "query": "predicate=None, *, trajectory_key=None",
         "read_all_in_order": "end=None",
         "register_load_hook": "hook",
         "register_save_hook": "hook",
@@ -112,16 +113,17 @@ NAMES = (
     "TensorDictReplayBuffer",
     "TensorStorage",
     "ImmutableDatasetWriter",
+    "SampleUnit",
+    "SliceSampler",
+    "Trajectory",
+    "TrajectoryPredicate",
+    "Transition",
 )
 
 LATER: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "as_remote": "remote_config=None",
-        "query": "predicate=None, *, trajectory_key=None",
     },
 }
-LATER_PARAMETERS = (
-    "sample_unit",
-    "dim_extend",
-)
-LATER_NAMES = ("traj",)
+LATER_PARAMETERS = ("dim_extend",)
+LATER_NAMES = ("RayReplayBuffer",)

@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from tests.spec.builders import STORAGES, TENSOR_STORAGES, group_sampler
 from tests.spec.early import drawn_ahead
 from torchrb import (
+    PrioritizedSampler,
     RandomSampler,
     RoundRobinWriter,
     SamplerWithoutReplacement,
@@ -31,6 +32,7 @@ SAMPLERS = {
     "in order": lambda: SamplerWithoutReplacement(shuffle=False),
     "groups": lambda: group_sampler("random", num_groups=2),
     "best of groups": lambda: group_sampler("reward", num_groups=2),
+    "priorities": lambda: PrioritizedSampler(CAPACITY, 0.8, 0.6),
     "groups read anew": lambda: group_sampler("recency", num_groups=2, cache_groups=False),
 }
 
@@ -47,7 +49,8 @@ class Story:
     STEPS = (
         *["sample"] * 12, "sample_other_size", "extend", "add", "set_item", "patch", "set_field",
         "other_buffer_writes", "other_buffer_draws", "empty", "seed", "take_a_number", "exchange_sampler",
-        "exchange_storage", "change_sampler", "append_transform", "change_transform", "random_transform",
+        "exchange_storage", "change_sampler", "update_priority", "mark_update", "append_transform",
+        "change_transform", "random_transform",
     )  # fmt: skip
 
     def __init__(self, kind: str, sampler: str, own: bool, depth: int | None, seed: int) -> None:
@@ -91,7 +94,8 @@ class Story:
             self.told.append(f"{type(error).__name__}: {error}")
             return
         numbers = {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in info.items()}
-        fields = {key: batch[key].tolist() for key in ("n", "half", "scaled", "index") if key in batch.keys()}
+        keys = ("n", "half", "scaled", "index", "priority_weight")
+        fields = {key: batch[key].tolist() for key in keys if key in batch.keys()}
         self.told.append((numbers, fields, self.rb.sampler.stats(self.rb.storage), self.rb.sampler.ran_out
                           if isinstance(self.rb.sampler, SamplerWithoutReplacement) else None))  # fmt: skip
 
@@ -164,6 +168,17 @@ class Story:
             self.rb.sampler.num_groups = self.rng.choice([1, 2])
         elif hasattr(self.rb.sampler, "shuffle"):
             self.rb.sampler.drop_last = self.rng.random() < 0.3
+        elif hasattr(self.rb.sampler, "beta"):
+            setattr(self.rb.sampler, self.rng.choice(["alpha", "beta", "eps"]), self.rng.random())
+
+    def update_priority(self) -> None:
+        if len(self.rb):
+            slots = self.slots
+            self.rb.update_priority(slots, torch.tensor([self.rng.random() * 9 for _ in slots]))
+
+    def mark_update(self) -> None:
+        if len(self.rb):
+            self.rb.mark_update(self.slots)
 
     def append_transform(self) -> None:
         if len(self.rb.transform) < 4:

@@ -21,7 +21,15 @@ import torchrb
 from tests.spec.builders import STORAGES, STRATEGIES, TENSOR_STORAGES, buffer_of, group_sampler, grouped_buffer
 from tests.spec.draw_table import PINNED, draw_table
 from tests.spec.histories import History
-from torchrb import LazyTensorStorage, PromptGroupSampler, RandomSampler, ReplayBuffer, SamplerWithoutReplacement
+from torchrb import (
+    LazyTensorStorage,
+    PromptGroupSampler,
+    RandomSampler,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = torchrb.backend_of("cpu") == "native"
@@ -104,6 +112,8 @@ def test_threads_that_share_rows_change_no_bit(threads, strategy):
 SAMPLERS = {
     "uniform": RandomSampler,
     "without replacement": SamplerWithoutReplacement,
+    "slices": lambda: SliceSampler(slice_len=1, traj_key="g"),
+    "slices without replacement": lambda: SliceSamplerWithoutReplacement(slice_len=1, traj_key="g"),
     **{strategy: lambda strategy=strategy: group_sampler(strategy, num_groups=2) for strategy in STRATEGIES},
 }
 
@@ -134,7 +144,7 @@ def test_the_same_seed_draws_the_same_and_another_one_differs(sampler):
 
     assert draws(1, own=True) == draws(1, own=True) == draws(1, own=False)
     assert draws(1, own=True) != draws(2, own=True)
-    if sampler in ("uniform", "without replacement", "random"):
+    if sampler in ("uniform", "without replacement", "slices", "slices without replacement", "random"):
         first, *later = draws(1, own=True)
         assert first not in later
 

@@ -20,6 +20,7 @@ from torchrb import (
     RoundRobinWriter,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
+    traj,
 )
 
 # --- 003: the buffer ------------------------------------------------------------------------------------------------
@@ -169,6 +170,22 @@ def test_a_subclass_chooses_by_what_it_reads():
 
     candidates = TensorDict({"length": torch.tensor([30, 10, 20])}, [3])
     assert Shortest().select(candidates, group_size=2) == [1, 2]
+
+
+# --- 003: queries ---------------------------------------------------------------------------------------------------
+
+
+def test_good_trajectories_are_found_and_read_whole():
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(200))
+    lengths, rewards = (60, 40, 70, 20), (1.0, 9.0, 2.0, 1.0)
+    ids = torch.arange(4).repeat_interleave(torch.tensor(lengths))
+    reward = torch.tensor(rewards)[ids][:, None]
+    rb.extend(TensorDict({"observation": torch.arange(190), "traj_ids": ids, "next": {"reward": reward}}, [190]))
+    good_trajs = rb.query((traj.reward.sum() > 100) & (traj.length >= 50))
+    observations = good_trajs[0].observation
+    assert len(good_trajs) == 1 and observations.tolist() == list(range(100, 170))
+    assert [t.length for t in rb.query()] == list(lengths)
+    assert ((traj.reward.sum() > 100) & (traj.length >= 50)).required_keys() == {"reward"}
 
 
 # --- 004: the writer ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.cases import RECORDS, STORAGES, plain
-from torchrb import LazyStackStorage, LazyTensorStorage, ListStorage, TensorStorage
+from torchrb import LazyMemmapStorage, LazyStackStorage, LazyTensorStorage, ListStorage, TensorStorage
 from torchrb.journal import JournalReader
 from torchrb.storages.base import Placement
 
@@ -254,3 +254,27 @@ def test_whoever_places_rows_may_ask_for_their_fields_and_for_those_stored(kind)
         with pytest.raises(KeyError, match="extend: no field .* is stored; stored are"):
             storage.place(batch([7]), lambda num, values_of, key=key: values_of(key))
     assert numbers_of(storage) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [*STORAGES, "memmap"])
+def test_fields_are_read_without_the_rest_of_the_record(kind):
+    storage = LazyMemmapStorage(CAPACITY) if kind == "memmap" else STORAGES[kind](CAPACITY)
+    assert storage.field_paths == []
+    storage.append(RECORDS["texts"]([0, 1, 2]))
+    assert sorted(storage.field_paths) == [("n",), ("notes",), ("prompt",)]
+    prompts, n = storage.read_fields([("prompt",), ("n",)], torch.tensor([2, 0]))
+    assert prompts == ["prompt é 2", None] and n.tolist() == [2, 0]
+    (notes,) = storage.read_fields([("notes",)], torch.tensor([1]))
+    notes[0].append("mine")
+    n.fill_(9)
+    assert storage.read_fields([("notes",)], torch.tensor([1])) == [[[1, ["x", None]]]]
+    nested = STORAGES[kind if kind != "memmap" else next(iter(STORAGES))](CAPACITY)
+    nested.append(batch([4, 5]))
+    rewards, deep = nested.read_fields([("next", "r"), ("next", "deep", "b")], torch.tensor([1]))
+    assert rewards.dtype == torch.float64 and rewards.shape == (1, 1) and deep.dtype == torch.bool
+
+
+def test_records_without_fields_have_none():
+    for storage in (LazyTensorStorage(4), ListStorage(4)):
+        storage.append(torch.arange(3))
+        assert storage.field_paths == []

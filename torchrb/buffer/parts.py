@@ -21,6 +21,7 @@ from torchrb.buffer.making import (
 )
 from torchrb.consumption import Consumption, checked_limit, choice_of
 from torchrb.prefetch import Prefetcher
+from torchrb.sample_unit import SampleUnit, checked_unit
 from torchrb.samplers import Sampler
 from torchrb.storages import Storage
 from torchrb.transforms import Compose, Transform
@@ -50,6 +51,7 @@ class Parts:
         *,
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
+        sample_unit: SampleUnit | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
@@ -77,6 +79,7 @@ class Parts:
         if shared:
             self._check_shareable()
         self._transform = transforms.chain(transform, transform_factory, name)
+        self._sample_unit = checked_unit(sample_unit, name)
         self._batch_size = None if batch_size is None else checked_batch_size(batch_size, name)
         depth = checked_prefetch(prefetch, batch_size, name)
         self._early = Prefetcher(depth, bool(pin_memory)) if depth or pin_memory else None

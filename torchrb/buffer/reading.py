@@ -13,14 +13,15 @@ from torch import Tensor
 
 from torchrb import transforms
 from torchrb.buffer.making import as_it_is, checked_batch_size
-from torchrb.buffer.parts import Parts
+from torchrb.buffer.querying import Querying
 from torchrb.consumption import Claim, Exhausted
 from torchrb.prefetch import Draw, Scene, modes_of
+from torchrb.sample_unit import SampleUnit, expanded
 from torchrb.samplers import Sampler
 from torchrb.storages import ListStorage, Storage
 
 
-class Reading(Parts):
+class Reading(Querying):
     """Records come out as a draw chooses them, or by their slots."""
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
@@ -52,7 +53,8 @@ class Reading(Parts):
                 data, draw = early.batch(self, num)
             if not return_info:
                 return data
-            return data, {key: value.clone() for key, value in draw.info.items()} | draw.sampler.explain(draw.drawn)
+            told = draw.sampler.explain(draw.drawn) if self._sample_unit is None else {}
+            return data, {key: value.clone() for key, value in draw.info.items()} | told | (draw.marks or {})
         except BaseException:  # a transform's, perhaps: nobody has seen these records
             if claim is not None:
                 claim.consumption.give_back(claim)
@@ -71,13 +73,24 @@ class Reading(Parts):
             slots, drawn = sampler.sample(storage, num, generator)
         else:
             slots, drawn = claim.consumption.draw(sampler, num, generator, claim)
+        if self._sample_unit is not None:
+            return self._draw_around(self._sample_unit, slots, storage, sampler, drawn)
         data, generations = storage.read(slots)
         info = {"index": slots}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
         if sampler.keeps_priorities:
             info |= drawn
-        return Draw(data, info, sampler, drawn)
+        return Draw(data, info, sampler, drawn, {} if sampler.marks_records else None)
+
+    def _draw_around(self, unit: SampleUnit, anchors: Tensor, storage: Storage, sampler: Sampler, drawn: Any) -> Draw:
+        """Read what a sample unit makes of the records that were chosen."""
+        slots, marks = expanded(unit, anchors, drawn if sampler.keeps_priorities else sampler.explain(drawn), storage)
+        data, generations = storage.read(slots.reshape(-1), slots.shape)
+        info = {"index": slots}
+        if self._writer.tracks_generations:
+            info["index_generation"] = generations.view(slots.shape)
+        return Draw(data, info, sampler, drawn, marks)
 
     def _scene(self, num: int) -> Scene:
         """What a draw depends on that its caller cannot hand in later."""
@@ -87,7 +100,15 @@ class Reading(Parts):
 
     def _answer(self, collate: Callable[[Any], Any], draw: Draw) -> Any:
         """A draw as it is returned."""
-        return self._transformed(collate(draw.data), draw.info)
+        data = collate(draw.data)
+        if draw.marks is not None:
+            if self._sample_unit is None:
+                draw.marks.update(draw.sampler.marks(draw.drawn, data))
+            self._mark(data, draw.marks)
+        return self._transformed(data, draw.info)
+
+    def _mark(self, data: Any, marks: Mapping[Any, Any]) -> None:
+        """Add what is told of each record to merged records, before transforms see them."""
 
     def __iter__(self) -> Iterator[Any]:
         if self._batch_size is None:

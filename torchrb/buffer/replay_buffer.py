@@ -14,6 +14,7 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     Keyword Args:
         storage: a `Storage`, or a callable that makes one. Default: ``ListStorage(1000)``.
         sampler: a `Sampler`, or a callable that makes one. Default: `RandomSampler`.
+        sample_unit: a `SampleUnit`: what becomes of the records that the sampler selects. Default: they are the batch.
         writer: a `Writer`, or a callable that makes one. Default: `RoundRobinWriter`.
         collate_fn: what is done with the records that were read, before they are returned. Default: lists of records
             (`ListStorage`) are stacked where that is possible, other batches are returned as they are.

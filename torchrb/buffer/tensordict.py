@@ -43,6 +43,12 @@ class TensorDictReplayBuffer(ReplayBuffer):
         super().__init__(**kwargs)
         self.priority_key = priority_key
 
+    def _mark(self, data: Any, marks: Mapping[Any, Any]) -> None:
+        if isinstance(data, TensorDictBase):
+            for key, value in marks.items():
+                if isinstance(value, Tensor) and value.shape[: data.batch_dims] == data.batch_size:
+                    data.set(key, value.clone())
+
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Set the priorities of a sample's records to what it has under ``priority_key`` by now; without that, to the
         priority of new records. Several numbers of a record are reduced as the sampler says.

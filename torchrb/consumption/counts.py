@@ -10,7 +10,6 @@ from torch import Tensor
 
 from torchrb import ops
 from torchrb.consumption.ranks import SlotSet
-from torchrb.consumption.unspent import Unspent
 from torchrb.generations import generations_at
 from torchrb.journal import JournalReader
 from torchrb.ops.schemas import HEADER_BYTES, SLOT_LIVE
@@ -19,6 +18,7 @@ from torchrb.samplers import RandomSampler, Sampler
 from torchrb.samplers.base import require_records, take_seed
 from torchrb.storages import Storage
 from torchrb.storages.base import Choose, Placement
+from torchrb.storages.filtered import Filtered
 
 _NAME = "consume_after_n_samples"
 
@@ -50,7 +50,7 @@ class Consumption:
         self._reader, self._serial = JournalReader(), 0
         self._unsettled: Tensor | None = None  # slots whose counts have changed, until all that follows has, too
         self._left = self._spent = SlotSet(0, storage.device)
-        self._unspent = Unspent(storage, lambda: self._left.all(), lambda: len(self._left))
+        self._unspent = Filtered(storage, lambda: self._left.all(), lambda: len(self._left))
         self._counts = torch.empty(1, 2, dtype=torch.int64)
         self._lay_out(0)
 

@@ -16,12 +16,15 @@ from torchrb.storages.base import Storage
 
 @dataclass(slots=True)
 class Draw:
-    """A batch as it was read: the records, their slots and generations, and what the sampler tells of the draw."""
+    """A batch as it was read: the records, their slots and generations, what the sampler tells of the draw, and what is
+    added to the records once they are merged (None: nothing).
+    """
 
     data: Any
     info: dict[str, Tensor]
     sampler: Sampler
     drawn: Any
+    marks: dict[Any, Any] | None = None
 
 
 class Scene(NamedTuple):

@@ -21,6 +21,7 @@ class Sampler(ABC):
     """
 
     keeps_priorities = False
+    marks_records = False  # whether `marks` has anything to add to the records that were drawn
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
@@ -33,6 +34,12 @@ class Sampler(ABC):
     def explain(self, drawn: Any) -> dict[str, Any]:
         """What there is to tell about a draw, for ``return_info``; asked for only then."""
         return dict(drawn)
+
+    def marks(self, drawn: Any, data: Any) -> dict[Any, Tensor]:
+        """Fields that a draw adds to the records that were read for it, ``[n, ...]`` each; asked for only where
+        ``marks_records``.
+        """
+        return {}
 
     def notice(self, drawn: Any) -> None:
         """Warn about a draw, if there is something to warn of. Called when the storage's lock is free again."""

@@ -154,6 +154,22 @@ class PrioritizedSampler(Sampler):
     def explain(self, drawn: Any) -> dict[str, Any]:
         return {}  # the buffer tells what a batch carries
 
+    def fork(self, storage: Storage) -> Sampler | None:
+        if type(self).sample is not PrioritizedSampler.sample:
+            return None
+        fork = type(self).__new__(type(self))
+        fork.__dict__.update(self.__dict__)  # the priorities are the same: no draw changes them
+        return fork
+
+    def take_over(self, fork: Sampler, storage: Storage) -> None:
+        assert isinstance(fork, PrioritizedSampler)
+        self._last = fork._last  # this is now the storage that was last used
+
+    def moment(self, storage: Storage) -> tuple[Any, ...]:
+        kept = self._kept.get(storage)
+        updates = (kept, kept.num_updates) if kept is not None and kept.num_updates else None  # None: all are as new
+        return self._weighting, self._beta, self.dtype, updates
+
     # --- priorities
 
     def update_priority(

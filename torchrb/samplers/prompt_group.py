@@ -12,6 +12,7 @@ from torchrb import ops
 from torchrb.groups import GroupIndex
 from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, NAN_KEY, NO_GROUP, ORDERED_DTYPES, SHORT_GROUP
 from torchrb.samplers.base import Sampler, require_records, take_seed
+from torchrb.samplers.complete_groups import CompleteGroups
 from torchrb.selection.strategies import Strategy
 from torchrb.storages.base import Storage
 from torchrb.storages.transfer import LateNumbers
@@ -45,12 +46,17 @@ class PromptGroupSampler(Sampler):
         strategy: ``"random"``, ``"recency"``, ``"reward"`` or ``"variance"``; see `selection.strategies`.
         reward_key: the numeric field that ``"reward"`` and ``"variance"`` rank by, compared in its own type; a record
             with several rewards counts as their mean.
+        incomplete: what becomes of a group that has fewer records than a draw wants of it: ``"repeat"`` draws it with
+            repetitions, ``"skip"`` leaves it out until it is complete. (Which groups are complete is kept on the host,
+            which waits for a GPU, and costs a look in Python at each row written.)
         cache_groups: False reads all group keys again at every draw, for keys that are changed in place behind the
             storage's back. Writes through a buffer or its storage are seen either way.
 
     Which groups: the first of a pseudo-random permutation of all, so they are distinct, each equally likely, and the
     same for the same seed and records however the records arrived. Where too few groups, records or valid rewards are
     stored, the batch is completed by repetition, unused records first, and a warning is raised once for each reason.
+    With ``incomplete="skip"`` all that is told of groups, here and in `stats`, is of complete ones; where there are too
+    few of them, whole groups are repeated.
 
     ``sample(..., return_info=True)`` also tells ``group_size`` (int64 ``[num_groups]``, stored records of each drawn
     group), ``num_valid`` (int64 ``[num_groups]``, how many of these the strategy can rank), ``short_group`` (bool
@@ -59,7 +65,8 @@ class PromptGroupSampler(Sampler):
     `sample`, when the news has arrived.
 
     Errors: TypeError for both or neither of the counts; ValueError for a batch size that is not a multiple; KeyError
-    for a field that is not stored; TypeError for a storage without fields (`ListStorage`).
+    for a field that is not stored; TypeError for a storage without fields (`ListStorage`); RuntimeError when nothing is
+    stored, or no group is complete where others are skipped.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -84,6 +91,7 @@ class PromptGroupSampler(Sampler):
         strategy: str = "random",
         reward_key: Any = ("next", "reward"),
         cache_groups: bool = True,
+        incomplete: str = "repeat",
     ) -> None:
         if (num_groups is None) == (samples_per_group is None):
             raise TypeError(
@@ -97,7 +105,10 @@ class PromptGroupSampler(Sampler):
         self.group_key, self.reward_key = group_key, reward_key
         self._strategy = Strategy.named(strategy)
         self._strategy_code, self._needs_reward = int(self._strategy), self._strategy.needs_reward
-        self.cache_groups = cache_groups
+        if incomplete not in ("repeat", "skip"):
+            raise ValueError(f"PromptGroupSampler: incomplete must be 'repeat' or 'skip', got {incomplete!r}.")
+        self.cache_groups, self.incomplete = cache_groups, incomplete
+        self._complete: CompleteGroups | None = None
         self._index: GroupIndex | None = None
         self._warned = 0
         self._late = LateNumbers()
@@ -105,7 +116,7 @@ class PromptGroupSampler(Sampler):
 
     def __getstate__(self) -> dict[str, Any]:
         # They belong to the process that made them.
-        return self.__dict__ | {"_index": None, "_ranked": None, "_late": LateNumbers()}
+        return self.__dict__ | {"_index": None, "_complete": None, "_ranked": None, "_late": LateNumbers()}
 
     @property
     def strategy(self) -> str:
@@ -114,6 +125,8 @@ class PromptGroupSampler(Sampler):
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
         groups, per_group = self._split(batch_size)
         require_records(storage)
+        if self.incomplete == "skip":
+            storage = self._complete_of(storage, per_group)
         index = self._index_of(storage)
         if self._needs_reward:
             tables, leaf, template = storage.reward_column(self.reward_key)
@@ -157,7 +170,7 @@ class PromptGroupSampler(Sampler):
 
     def moment(self, storage: Storage) -> tuple[Any, ...]:
         counts = self.num_groups, self.samples_per_group
-        return *counts, self.group_key, self.reward_key, self._strategy_code, self.cache_groups
+        return *counts, self.group_key, self.reward_key, self._strategy_code, self.cache_groups, self.incomplete
 
     def stats(self, storage: Storage) -> dict[str, int]:
         """``num_groups`` and ``num_singleton_groups``: all groups singletons means that the key tells records apart
@@ -166,6 +179,9 @@ class PromptGroupSampler(Sampler):
         if not len(storage):
             return {"num_groups": 0, "num_singleton_groups": 0}
         try:
+            if self.incomplete == "skip":
+                size = self.samples_per_group or (self._complete.size if self._complete else 1)
+                storage = self._complete_groups(storage, size).catch_up(always=not self.cache_groups)
             index = self._index_of(storage)
         except (KeyError, TypeError, ValueError):
             return {}
@@ -197,6 +213,25 @@ class PromptGroupSampler(Sampler):
             index = self._index = GroupIndex(storage, self.group_key)
         index.catch_up(always=not self.cache_groups)
         return index
+
+    def _complete_groups(self, storage: Storage, size: int) -> CompleteGroups:
+        complete = self._complete
+        if complete is None or complete.storage is not storage or complete.size != size:
+            complete = self._complete = CompleteGroups(storage, self.group_key, size)
+        return complete
+
+    def _complete_of(self, storage: Storage, size: int) -> Storage:
+        """The storage without groups that are too small; RuntimeError where no other is left."""
+        complete = self._complete_groups(storage, size)
+        view = complete.catch_up(always=not self.cache_groups)
+        if not complete.num_complete:
+            self._index_of(view)  # which refuses a key that is NaN
+            raise RuntimeError(
+                f"PromptGroupSampler: with incomplete='skip' no group has the {size} records of a draw; the largest "
+                f"has {complete.largest}. Write whole groups, ask for fewer records of each, or use "
+                "incomplete='repeat'."
+            )
+        return view
 
     def _judge(self, told: int, groups: int, per_group: int) -> None:
         """Act on the flags of a draw of so many groups."""

@@ -73,6 +73,7 @@ class Storage(Saving):
     """
 
     ndim = 1
+    num_cells = 1
 
     def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu", ndim: int = 1) -> None:
         super().__init__()
@@ -304,6 +305,19 @@ class Storage(Saving):
     def reward_column(self, key: Any) -> Column:
         """A numeric field of all rows. KeyError when there is none of that name."""
         raise TypeError(f"{type(self).__name__} has no reward column. Store tensordicts.")
+
+    @property
+    def field_paths(self) -> list[tuple]:
+        """The fields of a record, each as the tuple of its parts; none while nothing is stored, or where records are
+        not made of fields.
+        """
+        return []
+
+    def read_fields(self, paths: list[tuple], slots: Tensor) -> list[Any]:
+        """Some fields of the records at valid slots, int64 ``[n]``, and nothing else of them: of each a tensor
+        ``[n, ...]``, or a list of ``n`` values where they are not numbers of one shape.
+        """
+        raise TypeError(f"{type(self).__name__} keeps whole records and has no fields to read. Store tensordicts.")
 
     # --- other processes
 

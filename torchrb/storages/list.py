@@ -19,7 +19,7 @@ from torchrb.storages.base import Placement, Storage
 from torchrb.storages.copies import own_copy
 from torchrb.storages.saving import Counters, PlannedRows
 from torchrb.storages.staging import placing
-from torchrb.storages.structure import as_path, shown
+from torchrb.storages.structure import as_path, paths_in, shown
 
 _UNBOUNDED = 2**32 - 1
 _FIRST_SLOTS = 1024
@@ -147,6 +147,19 @@ class ListStorage(Storage):
             items = [own_copy(item) for item in kept]  # last: an object's own code may write here
         return (items[0] if shape == () else items), generations
 
+    @property
+    def field_paths(self) -> list[tuple]:
+        with self.lock:
+            self._staging.settle()
+            return list(paths_in(self._items[0])) if len(self) else []
+
+    def read_fields(self, paths: list[tuple], slots: Tensor) -> list[Any]:
+        with self.lock:
+            self._staging.settle()
+            kept = [self._items[slot] for slot in slots.tolist()]
+            columns = [[_value_at(item, path) for item in kept] for path in paths]
+            return [_as_column(own_copy(column), self.device) for column in columns]
+
     # --- what a record is
 
     def _split(self, data: Any, call: str) -> Any:
@@ -206,3 +219,24 @@ class ListStorage(Storage):
         self._items += [None] * (grown - len(self._items))  # in this order every step can be the last
         self.control[CONTROL_JOURNAL] += grown + 1
         self._headers, self.journal = [headers], journal
+
+
+def _value_at(record: Any, path: tuple) -> Any:
+    """A field of a tensordict or a dict."""
+    value = record
+    for name in path:
+        value = value.get(name) if hasattr(value, "get") else None
+    if value is None and path not in list(paths_in(record)):
+        raise KeyError(f"no field {shown(path)!r} is in a stored record: {record!r}.")
+    return value.tolist() if is_non_tensor(value) else value
+
+
+def _as_column(values: list[Any], device: torch.device) -> Any:
+    """Values as one tensor where they are numbers of one type and shape."""
+    if values and all(isinstance(value, Tensor) for value in values):
+        if len({(value.shape, value.dtype) for value in values}) > 1:
+            return values
+        return torch.stack([value.to(device) for value in values])
+    if values and isinstance(values[0], int | float) and all(type(value) is type(values[0]) for value in values):
+        return torch.tensor(values, device=device)
+    return values

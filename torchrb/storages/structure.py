@@ -7,7 +7,7 @@ plain tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -70,6 +70,15 @@ def as_path(key: Any) -> tuple:
 def shown(path: tuple) -> Any:
     """A path as its user writes it."""
     return path[0] if len(path) == 1 else path
+
+
+def paths_in(record: Any, path: tuple = ()) -> Iterator[tuple]:
+    """The fields of a tensordict, or of a dict, however nested."""
+    if (is_tensor_collection(record) or isinstance(record, Mapping)) and not is_non_tensor(record):
+        for name, value in record.items():
+            yield from paths_in(value, (*path, name))
+    elif path:
+        yield path
 
 
 def check_value(leaf: LeafSpec, value: Any, num: int, device: torch.device, call: str) -> Tensor:

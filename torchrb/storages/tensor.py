@@ -491,6 +491,29 @@ class LazyTensorStorage(Storage):
                 objects = [own_copy(column) for column in kept]  # last: an object's own code may write here
         return self.structure.build(values, objects, slots.shape if shape is None else shape), generations
 
+    @property
+    def field_paths(self) -> list[tuple]:
+        with self.lock:
+            if self._staging.noted:
+                self._staging.settle()
+            return [path for path in self._numbers if path]  # a plain tensor is no field
+
+    def read_fields(self, paths: list[tuple], slots: Tensor) -> list[Any]:
+        with self.lock:
+            if self._staging.noted:
+                self._staging.settle()
+            numbers, records = [self._numbers[path] for path in paths], self._records
+            leaves = [number for number in numbers if number >= 0]
+            templates = [records.templates[leaf] for leaf in leaves]
+            values = iter(ops.read_rows(records.tables, records.part(leaves), templates, slots)[0])
+            objects = iter(self.stored_values(slots, [~number for number in numbers if number < 0]))
+            return [next(values if number >= 0 else objects) for number in numbers]
+
+    def stored_values(self, slots: Tensor, places: list[int]) -> list[list[Any]]:
+        """The values of some non-tensor fields in some slots."""
+        rows = slots.tolist() if places else []
+        return [own_copy([self._objects[place][row] for row in rows]) for place in places]
+
     def key_column(self, key: Any) -> Column | None:
         number = self.find(key, "PromptGroupSampler: group_key")
         if number < 0:

@@ -1,4 +1,4 @@
-"""A storage as samplers are to see it: without the records that may not be drawn any more."""
+"""A storage as samplers are to see it: without the records that may not be drawn."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torchrb.storages.base import Column, Storage
 from torchrb.storages.memory import zeros
 
 
-class Unspent:
-    """A storage whose spent records are not live; all else is the storage's own.
+class Filtered:
+    """A storage some of whose records are not live; all else is the storage's own.
 
     Whatever a sampler keeps follows the headers and the journal of a storage. This one has headers of its own, which
-    stand before the tables of the other, and a journal that also tells which records are spent.
+    stand before the tables of the other, and a journal that also tells which of the records have come or gone.
     """
 
     def __init__(self, storage: Storage, members: Callable[[], Tensor], num_members: Callable[[], int]) -> None:
