@@ -15,6 +15,7 @@ from torchrb.query import Trajectory, as_truth, checked_predicate
 from torchrb.storages import Storage
 from torchrb.storages.structure import as_path, shown
 from torchrb.trajectories import Boundaries, TrajectoryIndex
+from torchrb.writers.base import as_rows
 
 
 class _Content(NamedTuple):
@@ -108,7 +109,7 @@ class Querying(Parts):
         matching = []
         for part in _parts_of(partial):
             data = transforms.for_reader(steps, part.data)
-            data.set("index", part.slots)
+            data.set("index", as_rows(storage, part.slots))
             if as_truth(wanted(Trajectory(data)), call):
                 matching.append(part)
         with storage.lock:
@@ -117,7 +118,7 @@ class Querying(Parts):
             return [part._replace(data=storage.read(part.slots)[0]) for part in matching]
 
     def _whole(self, content: _Content, collate: Callable[[Any], Any]) -> Trajectory:
-        info = {"index": content.slots}
+        info: dict[str, Any] = {"index": self._storage.coordinates(content.slots)}
         if self._writer.tracks_generations:
             info["index_generation"] = content.generations
         data = self._transformed(collate(content.data), info)
@@ -127,7 +128,7 @@ class Querying(Parts):
             data = data.to_tensordict()
         return Trajectory(data)
 
-    def _transformed(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+    def _transformed(self, data: Any, info: Mapping[str, Any]) -> Any:
         raise NotImplementedError
 
 
