@@ -81,7 +81,9 @@ BUGS = [
     ),
     Bug(
         2, "the generations in a sample are read after the content", "buffer/reading.py",
-        'info["index_generation"] = generations', 'info["index_generation"] = storage.generations(slots)',
+        "        data = collate(draw.data)\n",
+        '        draw.info["index_generation"] = self._storage.generations(draw.info["index"])\n'
+        "        data = collate(draw.data)\n",
         "test_writers_updaters_and_readers_on_one_buffer",
     ),
     Bug(
@@ -299,7 +301,7 @@ BUGS = [
     ),
     Bug(
         7, "a pass without replacement is permuted whole when it begins", "samplers/without_replacement.py",
-        "counter + max(_BLOCK, 2 * (num - found))", "2**60",
+        "min(max(num, _BLOCK), self.left)", "self.left",
         "test_a_pass_is_computed_as_it_is_drawn",
     ),
     Bug(
@@ -498,5 +500,10 @@ BUGS = [
         7, "every update looks at all rows", "samplers/priorities.py",
         "rebuild = self._weighting is not weighting and self._weighting != weighting", "rebuild = True",
         "test_only_rows_written_since_are_looked_at",
+    ),
+    Bug(
+        4, "a group that has become short is still drawn", "samplers/complete_groups.py",
+        "            if complete != was:\n", "            if complete and not was:\n",
+        "test_groups_that_are_complete_now_are_drawn_and_no_others",
     ),
 ]  # fmt: skip

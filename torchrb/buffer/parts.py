@@ -285,10 +285,11 @@ class Parts:
         A forked process inherits no threads, so if its parent had used torch on several it hangs in large operations,
         here as everywhere in torch: spawn it, or call ``torch.set_num_threads(1)`` in it first.
 
-        With prefetching each process draws ahead for itself. ValueError with ``compilable=True``.
+        With prefetching each process draws ahead for itself.
+
         TypeError for storages that cannot be shared: those of Python objects (`ListStorage`, `LazyStackStorage`), with
-        strings among the fields (a `LazyMemmapStorage` shares them), or on a GPU. ValueError for ``shared=False`` once
-        it is shared.
+        strings among the fields (a `LazyMemmapStorage` shares them), or on a GPU. ValueError with ``compilable=True``,
+        and for ``shared=False`` once it is shared.
 
         >>> import torch
         >>> import torch.multiprocessing as mp

@@ -61,9 +61,10 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
     ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
     are stored. A `RoundRobinWriter` writes new records over the used ones first, and over others only when there are
-    none. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
-    leaves it, and a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw
-    costs the batch and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
+    none (with ``ndim > 1`` cells are counted, and the ring goes on as ever). The count belongs to the record: one that
+    is written over it starts at 0, changing some of its fields leaves it, and a `sample` that raises has counted
+    nothing. Each buffer counts for itself, in each process. A draw costs the batch and what was written since the last
+    one, however full the buffer is; on a GPU the host waits for it.
 
     >>> import torch
     >>> from torchrb import ListStorage, ReplayBuffer
