@@ -12,8 +12,9 @@ from torch import Tensor
 from torchrb.ops.schemas import ORDERED_DTYPES, STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
 from torchrb.storages.base import Storage
 from torchrb.storages.cells import Handles
+from torchrb.storages.fields import Fields
 from torchrb.storages.structure import as_path, shown
-from torchrb.storages.tensor import Fields, LazyTensorStorage
+from torchrb.storages.tensor import LazyTensorStorage
 from torchrb.storages.transfer import moved
 
 _CALL = "update_if_present"

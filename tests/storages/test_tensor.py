@@ -61,22 +61,6 @@ def test_of_rows_for_one_slot_the_last_stays_whole(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", ["nested", "texts"])
-def test_fields_are_written_alone(kind, layout):
-    storage, new = rows_of(kind, [1, 2, 3], layout), RECORDS[kind]([7, 8])
-    storage.write_fields(slots(2, 0), {"n": new["n"]})
-    assert storage[:]["n"].tolist() == [8, 2, 7]
-    rest = [key for key in new.keys() if key != "n"]
-    assert plain(storage[:].select(*rest)) == plain(RECORDS[kind]([1, 2, 3]).select(*rest))
-    if kind == "texts":
-        storage.write_fields(slots(1), {"prompt": ["new"]})
-        assert list(storage[:]["prompt"]) == [RECORDS[kind]([1])["prompt"][0], "new", None]
-    else:
-        storage.write_fields(slots(1), {("next", "deep", "b"): torch.tensor([True])})
-        assert storage[1]["next", "deep", "b"].item() is True
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", RECORDS)
 def test_a_first_batch_that_is_refused_teaches_nothing(kind, layout):
     storage = STORAGES[layout](4)

@@ -8,9 +8,10 @@ import torch
 
 from torchrb import ops
 from torchrb.storages.cells import CellStructure
+from torchrb.storages.fields import overlap
 from torchrb.storages.memory import writable
 from torchrb.storages.structure import Structure, device_of, numbers_of, shown, structure_of
-from torchrb.storages.tensor import LazyTensorStorage, overlap
+from torchrb.storages.tensor import LazyTensorStorage
 
 
 class TensorStorage(LazyTensorStorage):

@@ -30,6 +30,7 @@ from torchrb.persistence import StateReader
 from torchrb.storages import memmap_state
 from torchrb.storages.base import Placement
 from torchrb.storages.description import cells_in, describe, structure_from
+from torchrb.storages.fields import Fields
 from torchrb.storages.heap import REF_WORDS, Heap
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.records import LeafSpec, RecordTable, packed
@@ -39,7 +40,7 @@ from torchrb.storages.scratch import HEAP, Scratch, explained, temporary_directo
 from torchrb.storages.shared_memory import SharedMemory, rounded
 from torchrb.storages.sharing import Sharing, here
 from torchrb.storages.structure import Rows, Structure, numbers_of, shown
-from torchrb.storages.tensor import Fields, LazyTensorStorage
+from torchrb.storages.tensor import LazyTensorStorage
 
 _VALUE_BYTES = 64  # looking for dead values visits every record: not before so much was added for each
 
