@@ -88,9 +88,9 @@ BUGS = [
     ),
     Bug(
         2, "a draw lets the lock go before its rows are read", "buffer/reading.py",
-        "        data, generations = storage.read(slots)\n        info = ",
+        "        data, generations = storage.read(slots)\n        info: dict[str, Any] = ",
         "        storage.lock.release()\n        data, generations = storage.read(slots)\n"
-        "        storage.lock.acquire()\n        info = ",
+        "        storage.lock.acquire()\n        info: dict[str, Any] = ",
         "test_nothing_is_torn_lost_or_mistaken",
     ),
     Bug(
