@@ -1,9 +1,9 @@
 """Dumps and loads of a whole buffer, against copies of a file of the same bytes.
 
 A dump brings its files to the disk before it returns, so the copy it is held against does, too (`os.fsync`); a load
-brings nothing there, and is also held against a copy that does not, and against reading the file into new memory such as
-a storage has: where the system has to make large pages first, that is most of it. All files were just written or read:
-they are in the page cache.
+brings nothing there, and is also held against a copy that does not, and against reading the file into new memory such
+as a storage has: where the system has to make large pages first, that is most of it. All files were just written or
+read: they are in the page cache.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ def copying(rows: int, synced: bool) -> Contender:
 def reading(rows: int) -> Contender:
     """A file of as many bytes into new memory of the kind that tables have."""
     folder = Folder()
-    source, data = folder.path / "source", bare_bytes(W1, rows)
-    source.write_bytes(data.numpy())
+    data = bare_bytes(W1, rows)
+    (folder.path / "source").write_bytes(data.numpy())
 
     def call() -> Tensor:
         memory = zeros(data.shape[0], dtype=torch.uint8, device=torch.device("cpu"))
-        with open(source, "rb", buffering=0) as file:
+        with open(folder.path / "source", "rb", buffering=0) as file:
             view = memoryview(memory.numpy())
             while view:
                 view = view[file.readinto(view[:_AT_ONCE]) :]
