@@ -1,8 +1,9 @@
 """Dumps and loads of a whole buffer, against copies of a file of the same bytes.
 
 A dump brings its files to the disk before it returns, so the copy it is held against does, too (`os.fsync`); a load
-brings nothing there, and is also held against a copy that does not. All files were just written or read: they are in
-the page cache.
+brings nothing there, and is also held against a copy that does not, and against reading the file into new memory such
+as a storage has: where the system has to make large pages first, that is most of it. All files were just written or
+read: they are in the page cache.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import torchrb
@@ -22,9 +24,11 @@ from benchmarks.buffers import fill, ours
 from benchmarks.harness import Contender, Row, within
 from benchmarks.limits import bare_bytes
 from benchmarks.workloads import W1, Ring, Scale
+from torchrb.storages.memory import zeros
 
-COPY, SYNCED = "file copy", "file copy + fsync"
+COPY, SYNCED, READ = "file copy", "file copy + fsync", "file read"
 _AT_LEAST = 0.7  # of the speed of a copy
+_AT_ONCE = 8 << 20
 
 
 class Folder:
@@ -109,12 +113,33 @@ def copying(rows: int, synced: bool) -> Contender:
     return Contender(call, lambda: (folder.new(),), check)
 
 
+def reading(rows: int) -> Contender:
+    """A file of as many bytes into new memory of the kind that tables have."""
+    folder = Folder()
+    data = bare_bytes(W1, rows)
+    (folder.path / "source").write_bytes(data.numpy())
+
+    def call() -> Tensor:
+        memory = zeros(data.shape[0], dtype=torch.uint8, device=torch.device("cpu"))
+        with open(folder.path / "source", "rb", buffering=0) as file:
+            view = memoryview(memory.numpy())
+            while view:
+                view = view[file.readinto(view[:_AT_ONCE]) :]
+        return memory
+
+    def check(memory: Tensor) -> None:
+        if not torch.equal(memory, data):
+            raise AssertionError("other bytes were read")
+
+    return Contender(call, tuple, check)
+
+
 def rows(scale: Scale) -> list[Row]:
     """The rows of this path."""
     num = scale.saved
     size = f"{num:,} rows of {W1.row_bytes / 1e3:.1f} KB"
     synced = {SYNCED: lambda: copying(num, True)}
-    copies = {COPY: lambda: copying(num, False), **synced}
+    copies = {COPY: lambda: copying(num, False), **synced, READ: lambda: reading(num)}
     return [
         Row(
             "saving/dump", f"{size}: dumps", lambda: dumping(num), limits=synced, goals=[within(SYNCED, 1 / _AT_LEAST)]
@@ -122,6 +147,6 @@ def rows(scale: Scale) -> list[Row]:
         Row("saving/dump again", f"{size}: dumps again, 512 of them new", lambda: dumping_again(num), limits=synced),
         Row(
             "saving/load", f"{size}: loads", lambda: loading(num), limits=copies,
-            goals=[within(COPY, 1 / _AT_LEAST), within(SYNCED, 1 / _AT_LEAST)],
+            goals=[within(COPY, 1 / _AT_LEAST), within(SYNCED, 1 / _AT_LEAST), within(READ, 1 / _AT_LEAST)],
         ),
     ]  # fmt: skip
