@@ -115,6 +115,7 @@ class Scale:
     w2: int = 1_000_000
     w2_small: int = 10_000
     w3: int = 100_000
+    saved: int = 220_000  # rows of W1, a gigabyte
     update_rows: tuple[int, ...] = (512, 4096, 65536)
     sample_rows: int = 4096
     wide_batch: int = 65536
@@ -132,6 +133,7 @@ QUICK = Scale(
     w2=4096,
     w2_small=1024,
     w3=1024,
+    saved=1024,
     update_rows=(64, 512),
     sample_rows=256,
     wide_batch=1024,

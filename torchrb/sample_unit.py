@@ -135,7 +135,7 @@ class Sequence(SampleUnit):
             "sequence_id": torch.arange(num, device=anchors.device).repeat_interleave(size),
             "step_in_sequence": steps.repeat(num),
             "learning_mask": learning.repeat(num),
-            "anchor_index": index.repeat_interleave(size),
+            "anchor_index": _as_index(storage, index.repeat_interleave(size)),
             "validity_mask": (wanted == positions).view(-1),
         }
 
@@ -168,3 +168,8 @@ def checked_unit(unit: Any, call: str) -> SampleUnit | None:
     if not isinstance(unit, SampleUnit):
         raise TypeError(f"{call}: sample_unit must be a SampleUnit, got {unit!r}. Pass an instance.")
     return unit
+
+
+def _as_index(storage: Storage, rows: Tensor) -> Tensor:
+    """Slots as one tensor: in a storage of several dimensions with their coordinates."""
+    return rows if storage.ndim == 1 else torch.stack(storage.coordinates(rows), -1)  # type: ignore[arg-type]

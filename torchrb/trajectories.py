@@ -2,7 +2,9 @@
 
 A trajectory is a run of records that are neighbours in time. Time is the order of writing: from the oldest slot to the
 newest, round the ring, so a trajectory that was written across its wrap point is one, and the oldest may have lost its
-first records. With cells within a record (``ndim > 1``) each cell has trajectories of its own.
+first records. With cells within a record (``ndim > 1``) each cell has trajectories of its own. For a sampler of records
+that are used up (``consume_after_n_samples``) new ones lie over those, and the ring is none: there neighbours are what
+was written next to each other, by the stamps of the records.
 
 Boundaries are where a trajectory id changes between neighbours, or behind a record whose end flag is set, or in front
 of a slot that holds no record, or the present. Two runs with the same id that are not neighbours are two trajectories:
@@ -11,7 +13,7 @@ between them the actor did something else, and nothing says that the second goes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,8 +23,9 @@ from torch import Tensor
 
 from torchrb.generations import words_of
 from torchrb.journal import JournalReader
-from torchrb.ops.schemas import SLOT_LIVE
+from torchrb.ops.schemas import HEADER_BYTES, SLOT_LIVE, STAMP_SHIFT
 from torchrb.storages.base import Storage
+from torchrb.storages.filtered import Filtered
 from torchrb.storages.structure import as_path, paths_in, shown
 
 ID_KEYS: tuple[Any, ...] = (("collector", "traj_ids"), "traj_ids", "episode")
@@ -98,7 +101,12 @@ class Boundaries:
     starts: Tensor
     lengths: Tensor
     order: Tensor | None = None
+    keep: Callable[..., None] | None = None  # to be told of tensors that several calls use, on a GPU
     _eligible: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.keep is not None:
+            self.keep(self.starts, self.lengths, *([] if self.order is None else [self.order]))
 
     def __len__(self) -> int:
         return self.starts.shape[0]
@@ -107,6 +115,8 @@ class Boundaries:
         """The numbers of the trajectories of so many records or more, int64."""
         if length not in self._eligible:
             self._eligible[length] = torch.nonzero(self.lengths >= length).view(-1)
+            if self.keep is not None:
+                self.keep(self._eligible[length])
         return self._eligible[length]
 
     def rows_at(self, positions: Tensor) -> Tensor:
@@ -170,6 +180,7 @@ class TrajectoryIndex:
         self._live = self._stops
         self._ends, self._num_dead = torch.empty(0, dtype=torch.int64), 0  # rows with `_stops`, ascending; and not live
         self._known: Boundaries | None = None
+        self._keep = storage.lock.owns if storage.device.type == "cuda" else None
         self.rows_visited = 0
 
     def catch_up(self) -> Boundaries:
@@ -207,6 +218,9 @@ class TrajectoryIndex:
         words, followers = words_of(storage.tables), (rows + cells) % capacity
         live = (words[rows] & SLOT_LIVE) != 0
         inner = live & ((words[followers] & SLOT_LIVE) != 0)
+        if isinstance(storage, Filtered):  # what lies side by side need not have been written so
+            stamps = storage.tables[0][:, :HEADER_BYTES].view(torch.int64)[:, 1] >> STAMP_SHIFT
+            inner &= stamps[followers] == stamps[rows] + cells
         stops = ~inner
         if self._given is None and not self._whole and bool(inner.any()):
             stops[inner] = self._last(rows[inner], followers[inner])
@@ -215,6 +229,8 @@ class TrajectoryIndex:
         self._num_dead += int(self._live[rows].sum()) - int(live.sum())
         self._live[rows], self._stops[rows] = live, stops
         self._ends = _merged(self._ends[self._stops[self._ends]], fresh)
+        if self._keep is not None:
+            self._keep(self._live, self._stops, self._ends)
 
     def _last(self, rows: Tensor, followers: Tensor) -> Tensor:
         """Whether records, behind which there are others, are the last of their trajectories: bool ``[n]``."""
@@ -278,7 +294,7 @@ class TrajectoryIndex:
         if self._num_dead > self._live.shape[0] - num * cells:
             there = self._live[bounds.rows_at(starts)]
             starts, lengths = starts[there], lengths[there]
-        return Boundaries(num, cells, first, starts, lengths)
+        return Boundaries(num, cells, first, starts, lengths, keep=self._keep)
 
     def _sorted(self) -> Boundaries:
         """Trajectories whose records do not lie side by side: by id, then by step, cut where a step is missing."""
@@ -297,7 +313,9 @@ class TrajectoryIndex:
         ids, steps = storage.read_fields([self._source.ids, step], rows[order])
         if not isinstance(ids, Tensor):
             numbers: dict[Any, int] = {}
-            ids = torch.tensor([numbers.setdefault(_hashable(value), len(numbers)) for value in ids])
+            ids = torch.tensor(
+                [numbers.setdefault(_hashable(value), len(numbers)) for value in ids], device=rows.device
+            )
         ids, steps = ids.reshape(order.shape[0], -1), steps.reshape(order.shape[0], -1)[:, 0]
         for number in (None, *reversed(range(ids.shape[1]))):
             column = steps if number is None else ids[:, number]
@@ -305,7 +323,7 @@ class TrajectoryIndex:
             order, ids, steps = order[place], ids[place], steps[place]
         last = (ids[1:] != ids[:-1]).any(1) | (steps[1:] != steps[:-1] + 1)
         starts, lengths = _between(torch.nonzero(torch.cat([last, last.new_ones(1)])).view(-1))
-        return Boundaries(everything.num, everything.cells, everything.first, starts, lengths, order)
+        return Boundaries(everything.num, everything.cells, everything.first, starts, lengths, order, self._keep)
 
 
 def _any_of(truth: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchrb.ops.schemas import ORDERED_DTYPES, STALE, SUPERSEDED, UPDATED, VERSION_REJECTED
 from torchrb.storages.base import Storage
+from torchrb.storages.cells import Handles
 from torchrb.storages.structure import as_path, shown
 from torchrb.storages.tensor import Fields, LazyTensorStorage
 from torchrb.storages.transfer import moved
@@ -81,6 +82,7 @@ class Plan(NamedTuple):
     version_leaf: int | None
     version: Tensor | None
     require_newer: bool
+    handles: Handles | None = None  # of a storage of several dimensions
 
 
 def plan(
@@ -97,6 +99,13 @@ def plan(
         raise RuntimeError(
             f"{_CALL}: {type(storage).__name__} does not support conditional updates. Use LazyTensorStorage."
         )
+    handles, shape = None, None
+    if storage.ndim > 1:
+        if isinstance(index, tuple):
+            index = torch.stack(torch.broadcast_tensors(*(_integers("index", part) for part in index)), -1)
+        places = moved(_integers("index", index), storage.device)
+        handles = storage.handles(places, moved(_integers("generation", generation), storage.device), _CALL)
+        index, generation, shape = handles.rows, handles.generations, handles.shape
     index, generation = _integers("index", index), _integers("generation", generation)
     if index.shape != generation.shape:
         raise ValueError(
@@ -120,9 +129,14 @@ def plan(
                 f"{_CALL}: version_key {version_key!r} must not be in patch; the version is written with it."
             )
         version_leaf = storage.find(version_key, _CALL)
+        if handles is not None and handles.whole:
+            raise ValueError(
+                f"{_CALL}: field {version_key!r} holds a version for each cell, and index names whole records. Name "
+                f"cells: index [n, {storage.ndim}], as in a sample's, with generation [n]."
+            )
         stored_version = _version_for(storage, version_leaf, version_key, version, slots.shape[0])
-    planned = storage.plan_fields(fields, slots.shape[0], _CALL)
-    return Plan(storage, index, slots, generations, planned, version_leaf, stored_version, bool(require_newer))
+    planned = storage.plan_fields(fields, slots.shape[0], _CALL, shape)
+    return Plan(storage, index, slots, generations, planned, version_leaf, stored_version, bool(require_newer), handles)
 
 
 def apply(plan: Plan) -> ConditionalUpdateResult:
@@ -130,7 +144,9 @@ def apply(plan: Plan) -> ConditionalUpdateResult:
     status = plan.storage.update_if(
         plan.slots, plan.generations, plan.fields, plan.version_leaf, plan.version, plan.require_newer
     )
-    if plan.asked is not plan.slots:
+    if plan.handles is not None:
+        status = plan.handles.answers(status)
+    elif plan.asked is not plan.slots:
         status = status.view(plan.asked.shape).to(plan.asked.device)
     return ConditionalUpdateResult(status, plan.version is not None)
 

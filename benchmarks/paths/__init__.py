@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.harness import Row
-from benchmarks.paths import group_draws, overhead, priorities, row_movement, selector, threads, updates
+from benchmarks.paths import group_draws, overhead, priorities, row_movement, saving, selector, threads, updates
 from benchmarks.workloads import Scale
 
 
@@ -14,6 +14,7 @@ def rows(scale: Scale) -> list[Row]:
         *row_movement.rows(scale),
         *updates.rows(scale),
         *priorities.rows(scale),
+        *saving.rows(scale),
         *selector.rows(scale),
         *overhead.rows(scale),
         *threads.rows(scale),

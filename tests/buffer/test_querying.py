@@ -88,6 +88,13 @@ def test_samplers_and_queries_agree():
     assert drawn == {tuple(run) for run in WHOLE} == {tuple(run) for run in observations(rb.query())}
 
 
+def test_records_that_are_used_up_are_in_no_trajectory():
+    rb = filled(consume_after_n_samples=1, sampler=SliceSampler(slice_len=2))
+    drawn = set(rb.sample(2)["obs"].tolist())
+    for found in (rb.query(), rb.query(traj.length >= 1)):
+        assert {n for run in observations(found) for n in run} == set(range(2, 12)) - drawn
+
+
 def test_what_is_found_is_the_caller_s_own():
     rb = filled()
     for t in (*rb.query(), *rb.query(traj.length > 0)):

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from tests.cases import LAYOUTS, RECORDS, STORAGES, buffer, plain
-from torchrb import LazyTensorStorage, ReplayBuffer
+from torchrb import LazyStackStorage, LazyTensorStorage, ListStorage, ReplayBuffer, RoundRobinWriter
 
 each_storage = pytest.mark.parametrize("kind", STORAGES)
 each_layout = pytest.mark.parametrize("kind", LAYOUTS)
@@ -189,3 +189,84 @@ def test_no_graph_is_kept(kind):
         rb.add(TensorDict({"x": (weight * 2)[0]}, []))
         rb[0] = TensorDict({"x": (weight * 3)[0]}, [])
     assert not rb[:]["x"].requires_grad and not rb.sample(2)["x"].requires_grad
+
+
+# --- along another dimension ----------------------------------------------------------------------------------------
+
+
+BATCHES = {
+    "tensor": (lambda x: x, lambda kept: kept),
+    "tensordict": (lambda x: TensorDict({"x": x, "deep": {"y": x[..., None]}}, x.shape), lambda kept: kept["x"]),
+    "dict": (lambda x: {"x": x, "y": (x.float(),)}, lambda kept: kept["x"]),
+    "tuple": (lambda x: (x, x + 1), lambda kept: kept[0]),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_records_lie_along_dim_extend_whatever_the_batch_is_made_of(kind):
+    batch_of, x_of = BATCHES[kind]
+    x = torch.arange(24).view(2, 3, 4)
+    rb = ReplayBuffer(storage=LazyTensorStorage(9), dim_extend=1)
+    assert rb.extend(batch_of(x)).tolist() == [0, 1, 2]
+    assert rb.add(batch_of(x[:, 0])) == 3  # on which it has no effect
+    rb.extend([batch_of(x[:, 1]), batch_of(x[:, 2])])  # nor on lists of records
+    assert torch.equal(x_of(rb.storage[:]), torch.cat([x, x], 1).transpose(0, 1))
+
+
+@pytest.mark.parametrize("make", [ListStorage, LazyStackStorage])
+def test_storages_of_objects_take_records_along_dim_extend(make):
+    rb = ReplayBuffer(storage=make(9), dim_extend=1)
+    batch = TensorDict({"x": torch.arange(6).view(2, 3)}, [2, 3])
+    rb.extend(batch)
+    rb.extend([batch[0], batch[1]])
+    kept = rb.storage[:]
+    told = [record["x"].tolist() for record in (kept if isinstance(kept, list) else kept.unbind(0))]
+    assert told == [[0, 3], [1, 4], [2, 5], [0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("dim", [-1, 1.0, "1", True])
+def test_a_dimension_that_is_none_is_refused(dim):
+    with pytest.raises(ValueError, match="dim_extend must be an int from 0 on"):
+        ReplayBuffer(dim_extend=dim)
+
+
+def test_dim_extend_is_that_of_the_storage_unless_it_is_given():
+    rb = ReplayBuffer(storage=LazyTensorStorage(9, ndim=3))
+    assert rb.dim_extend == 2
+    rb.set_storage(LazyTensorStorage(9, ndim=2))
+    assert rb.dim_extend == 1 and rb.extend(torch.zeros(3, 2)).tolist()[3] == [1, 0]
+    rb.set_storage(LazyTensorStorage(9))
+    assert rb.dim_extend == 0 and rb.extend(torch.zeros(3, 2)).tolist() == [0, 1, 2]
+    given = ReplayBuffer(storage=LazyTensorStorage(9, ndim=3), dim_extend=1)
+    given.set_storage(LazyTensorStorage(9, ndim=2))
+    assert given.dim_extend == 1
+
+
+def test_transforms_see_batches_as_users_do():
+    shapes = []
+
+    def note(batch):
+        shapes.append(tuple(batch.shape))
+        return batch
+
+    note.inv = note
+    rb = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2), transform=note, batch_size=5)
+    rb.extend(torch.zeros(3, 4))
+    rb.sample(), rb[:], rb[1]
+    assert shapes == [(3, 4), (5,), (3, 4), (4,)]
+
+
+def test_whole_and_partial_writes_through_the_view_of_the_user():
+    rb = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2), writer=RoundRobinWriter(track_generations=True))
+    data = torch.arange(12).view(3, 4)
+    rb.extend(data)
+    slots = torch.arange(4)
+    rb[1] = data[1] + 100  # a cell of each record
+    assert rb.writer.generations_of(slots).tolist() == [0] * 4
+    rb.write_all(data + 200)  # all cells of all records
+    assert rb.writer.generations_of(slots).tolist() == [1] * 4 and torch.equal(rb[:], data + 200)
+    rb[:, 2:] = data[:, :2]
+    assert rb.writer.generations_of(slots).tolist() == [1, 1, 2, 2]
+    assert torch.equal(rb.read_all_in_order(2), torch.cat([data[:, :2] + 200, data[:, :2]], 1)[:2])
+    rb.storage[0, 1] = torch.tensor(-1)
+    assert int(rb[1, 0]) == -1 and rb.write_count == 4

@@ -20,6 +20,9 @@ from torchrb import (
     ReplayBuffer,
     Sampler,
     SamplerWithoutReplacement,
+    Sequence,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
 )
 from torchrb.consumption import Exhausted
@@ -51,15 +54,14 @@ def numbers_of(batch):
 
 
 @each_sampler
-@pytest.mark.parametrize("kind", STORAGES)
-@pytest.mark.parametrize("limit", [1, 3])
+@pytest.mark.parametrize("kind, limit", [("packed", 1), ("packed", 3), ("columns", 2), ("stack", 1), ("list", 2)])
 def test_no_history_returns_a_record_more_often_and_none_is_lost(sampler, kind, limit):
     if kind == "list" and "groups" in sampler:
         return
     chance, rb = random.Random(limit), consuming(sampler, limit, kind)
     other = TensorDictReplayBuffer(storage=rb.storage)
     times, stored, first = collections.Counter(), {}, 0
-    for _ in range(60):
+    for _ in range(40):
         what = chance.randrange(9)
         if what < 3 or not stored:
             size = chance.choice([1, 2, 4, 13])
@@ -108,14 +110,14 @@ def test_batches_are_full_while_enough_is_left_and_then_hold_what_is(sampler):
 
 def test_uniform_draws_are_of_distinct_records_and_of_all_alike():
     seen = collections.Counter()
-    for seed in range(300):
+    for seed in range(150):
         rb = consuming(limit=2)
         rb.generator.manual_seed(seed)
         rb.extend(rows(*range(6)))
         numbers = numbers_of(rb.sample(4))
         assert len(set(numbers)) == 4
         seen.update(numbers)
-    assert all(150 < seen[number] < 250 for number in range(6))  # 200 expected, 8 the deviation
+    assert all(70 < seen[number] < 130 for number in range(6))  # 100 expected, 6 the deviation
 
 
 def test_a_group_that_is_spent_is_none_and_one_that_is_short_gives_what_it_has():
@@ -288,7 +290,7 @@ def test_an_empty_buffer_says_so_and_a_buffer_that_does_not_ask_counts_nothing()
     assert plain._consumption is None and plain._drawn_from is plain.storage
 
 
-@pytest.mark.parametrize("stored", [1_000, 100_000])
+@pytest.mark.parametrize("stored", [1_000, 20_000])
 def test_a_draw_looks_at_its_batch_and_what_was_written(stored, monkeypatch):
     rb = consuming(capacity=stored)
     rb.extend(rows(*range(stored)))
@@ -299,3 +301,36 @@ def test_a_draw_looks_at_its_batch_and_what_was_written(stored, monkeypatch):
         rb.extend(rows(1, 2))
         rb.sample(8)
     assert settled == [2, 8] * 3
+
+
+@pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
+def test_slices_are_of_records_that_are_left_and_say_where_they_were_cut(kind):
+    """Used records end a trajectory, as if they had not been written; of slices that overlap, the first has both's."""
+    times = collections.Counter()
+    sampler = kind(slice_len=3, traj_key="g", strict_length=False)
+    rb = TensorDictReplayBuffer(
+        storage=STORAGES["packed"](40),
+        sampler=sampler,
+        consume_after_n_samples=1,
+        generator=torch.Generator().manual_seed(0),
+    )
+    n = torch.arange(40)
+    rb.extend(TensorDict({"n": n, "g": n // 8}, [40]))
+    while len(rb):
+        left = len(rb)
+        batch = rb.sample(12)
+        times.update(batch["n"].tolist())
+        assert 0 < len(batch) == left - len(rb)
+        ends = batch["next", "truncated"].view(-1)
+        follows = (batch["n"].diff() == 1) & (batch["g"].diff() == 0)
+        assert ends[-1] and bool((follows | ends[:-1]).all())  # a step that does not follow is marked
+    assert times == collections.Counter(range(40))
+
+
+def test_a_sequence_is_counted_by_its_anchor():
+    rb = TensorDictReplayBuffer(
+        storage=STORAGES["packed"](8), sample_unit=Sequence(2, done_key=None), consume_after_n_samples=1, batch_size=4
+    )
+    rb.extend(rows(*range(8)))
+    anchors = [slot for batch in rb for slot in batch["anchor_index"].view(-1, 2)[:, 0].tolist()]
+    assert sorted(anchors) == [*range(8)] and len(rb) == 0

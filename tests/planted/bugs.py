@@ -43,8 +43,8 @@ BUGS = [
     ),
     Bug(
         1, "a structure is learned from a batch that is then refused", "storages/tensor.py",
-        "        structure = self.structure or structure_of(batch, device, call)\n",
-        "        structure = self.structure or structure_of(batch, device, call)\n"
+        "        structure = self.structure or self._learned(batch, device, call)\n",
+        "        structure = self.structure or self._learned(batch, device, call)\n"
         "        if self.structure is None:\n"
         "            self._records, self.structure = self._allocate(structure, device), structure\n"
         "            self._objects = [[None] * self.max_size for _ in structure.object_keys]\n",
@@ -81,7 +81,9 @@ BUGS = [
     ),
     Bug(
         2, "the generations in a sample are read after the content", "buffer/reading.py",
-        'info["index_generation"] = generations', 'info["index_generation"] = storage.generations(slots)',
+        "        data = collate(draw.data)\n",
+        '        draw.info["index_generation"] = self._storage.generations(draw.info["index"])\n'
+        "        data = collate(draw.data)\n",
         "test_writers_updaters_and_readers_on_one_buffer",
     ),
     Bug(
@@ -299,7 +301,7 @@ BUGS = [
     ),
     Bug(
         7, "a pass without replacement is permuted whole when it begins", "samplers/without_replacement.py",
-        "counter + max(_BLOCK, 2 * (num - found))", "2**60",
+        "min(max(num, _BLOCK), self.left)", "self.left",
         "test_a_pass_is_computed_as_it_is_drawn",
     ),
     Bug(
@@ -371,8 +373,36 @@ BUGS = [
     ),
     Bug(
         9, "the batch and the info of one sample share their indices", "buffer/reading.py",
-        "{key: value.clone() for key, value in draw.info.items()}", "dict(draw.info)",
+        "{key: _own(value) for key, value in draw.info.items()}", "dict(draw.info)",
         "test_the_entries_of_one_answer_share_nothing",
+    ),
+    Bug(
+        2, "the places in a record are told in the wrong order", "storages/cells.py",
+        "return (rows, *reversed(inner))", "return (rows, *inner)",
+        "test_draws_of_cells_tell_where_they_are",
+    ),
+    Bug(
+        3, "a write to some cells renews them", "storages/cells.py",
+        " and all(map(is_everything, inner, self.cells))", "",
+        "test_a_write_to_some_cells_leaves_the_record_and_a_whole_one_does_not",
+    ),
+    Bug(
+        3, "whole records of cells are written as parts", "storages/cells.py",
+        "            if whole:\n                self._put(where.flat, taken, call)\n            else:\n"
+        "                self._put_fields(where.flat, taken, call)\n",
+        "            fields = self._take_cells(data, num_dims(parts), False, call)[1]\n"
+        "            self._put_fields(where.flat, fields, call)\n",
+        "test_a_write_to_some_cells_leaves_the_record_and_a_whole_one_does_not",
+    ),
+    Bug(
+        3, "a state with records in part is loaded", "storages/tensor_state.py",
+        "or not bool((words.view(-1, num) == words[::num, None]).all()):", "or words.numel() == 0:",
+        "test_a_state_with_other_cells_is_refused",
+    ),
+    Bug(
+        4, "cells are patched in a record next to theirs", "storages/cells.py",
+        "place = place * size + at", "place = place + at",
+        "test_a_cell_that_changes_its_group_is_drawn_in_the_new_one",
     ),
     Bug(
         10, "a shape error does not say what it expected", "storages/structure.py",
@@ -470,5 +500,10 @@ BUGS = [
         7, "every update looks at all rows", "samplers/priorities.py",
         "rebuild = self._weighting is not weighting and self._weighting != weighting", "rebuild = True",
         "test_only_rows_written_since_are_looked_at",
+    ),
+    Bug(
+        4, "a group that has become short is still drawn", "samplers/complete_groups.py",
+        "            if complete != was:\n", "            if complete and not was:\n",
+        "test_groups_that_are_complete_now_are_drawn_and_no_others",
     ),
 ]  # fmt: skip

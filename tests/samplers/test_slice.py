@@ -163,6 +163,27 @@ def test_a_draw_sees_what_was_written_since():
     assert set(slices(rb.sample(200))) == {(0, 1), (2, 3), (3, 4)}
 
 
+@each_sampler
+def test_records_written_over_used_ones_do_not_go_on_where_those_lay(kind):
+    """With records that are used up a ring is none any more: new ones lie where there is room."""
+    rb = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20),
+        sampler=kind(slice_len=3, end_key=("next", "done"), strict_length=False),
+        generator=torch.Generator().manual_seed(1),
+        consume_after_n_samples=1,
+    )
+    written = drawn = 0
+    for _ in range(40):
+        number = torch.arange(written, written + 4)
+        rb.extend(TensorDict({"number": number, "next": {"done": (number % 7 == 6)[:, None]}}, [4]))
+        written += 4
+        batch = rb.sample(3)
+        for run in slices(batch, "number"):
+            assert list(run) == list(range(run[0], run[-1] + 1)) and run[0] // 7 == run[-1] // 7
+        drawn += len(batch)
+    assert drawn > 60
+
+
 # --- what is marked
 
 

@@ -44,7 +44,7 @@ NOW: dict[str, dict[str, str]] = {
     "ReplayBuffer": {
         "__init__": (
             "*, storage=None, sampler=None, sample_unit=None, writer=None, collate_fn=None, pin_memory=False,"
-            " prefetch=None, transform=None, transform_factory=None, batch_size=None, generator=None,"
+            " prefetch=None, transform=None, transform_factory=None, batch_size=None, dim_extend=None, generator=None,"
             " consume_after_n_samples=None, shared=False, compilable=False, delayed_init=None, use_ray_service=False,"
             " service_backend=None, service_backend_options=None, transport='auto', transport_options=None"
         ),
@@ -125,5 +125,5 @@ LATER: dict[str, dict[str, str]] = {
         "as_remote": "remote_config=None",
     },
 }
-LATER_PARAMETERS = ("dim_extend",)
+LATER_PARAMETERS = ()
 LATER_NAMES = ("RayReplayBuffer",)

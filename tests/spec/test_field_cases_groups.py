@@ -159,6 +159,15 @@ def test_case_8_a_short_group_is_completed_by_repetition_and_said():
     assert info["short_group"].tolist() == [sizes[int(g)] < 4 for g in batch["g"].view(3, 4)[:, 0]]
 
 
+def test_case_8_or_is_left_out_until_it_is_whole():
+    rb = _half_overwritten()
+    rb.set_sampler(PromptGroupSampler(samples_per_group=4, group_key="g", incomplete="skip"))
+    for _ in range(5):
+        assert sorted(rb.sample(4)["id"].tolist()) == [4, 5, 6, 7]
+    rb.extend(TensorDict({"g": torch.tensor([2, 2]), "id": torch.tensor([10, 11]), "r": torch.zeros(2)}, [2]))
+    assert sorted(rb.sample(8)["id"].tolist()) == [4, 5, 6, 7, 8, 9, 10, 11]
+
+
 def test_case_8_repeats_are_spread_over_the_group():
     rb = grouped_buffer(torch.zeros(2).long(), k=62)
     with pytest.warns(UserWarning):

@@ -216,9 +216,7 @@ PARTS = {
     "no sampler": Bad(lambda rb: rb.set_sampler(lambda: 7), TypeError, ("sampler", "Sampler", "int")),
     "a capacity of 0": Bad(lambda rb: LazyTensorStorage(0), ValueError, ("LazyTensorStorage", "max_size", "0")),
     "a capacity of text": Bad(lambda rb: ListStorage("9"), ValueError, ("ListStorage", "max_size", "'9'")),
-    "two dimensions": Bad(
-        lambda rb: LazyTensorStorage(9, ndim=2), (ValueError, NotImplementedError), ("ndim=2", "ndim=1")
-    ),
+    "two dimensions": Bad(lambda rb: LazyTensorStorage(9, ndim=0), ValueError, ("ndim", "from 1 on", "0")),
     "a layout": Bad(lambda rb: LazyTensorStorage(9, layout="rows"), ValueError, ("layout", "'packed'", "'rows'")),
     "a stack dimension": Bad(lambda rb: LazyStackStorage(9, stack_dim="1"), ValueError, ("stack_dim", "'1'")),
     "rows of another number": Bad(lambda rb: TensorStorage(rows(3), max_size=4), ValueError, ("max_size", "3", "4")),

@@ -1,10 +1,11 @@
-"""Law 4 for those who remember more than rows: which records are worst, and which are used up. After every write, by
-whomever, they know what one knows who has just come.
+"""Law 4 for those who remember more than rows: which records are worst, which are used up, which groups are complete.
+After every write, by whomever, they know what one knows who has just come.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -72,3 +73,20 @@ def test_a_sampler_is_given_what_is_left_and_not_the_storage():
     rb = TensorDictReplayBuffer(storage=history.rb.storage, consume_after_n_samples=1, sampler=Looks())
     rb.extend(numbered(range(6)))
     assert [rb.sample(4, return_info=True)[1]["left"], rb.sample(4, return_info=True)[1]["left"]] == [6, 2]
+
+
+@pytest.mark.parametrize("kind", TENSORDICT_STORAGES)
+def test_groups_that_are_complete_now_are_drawn_and_no_others(kind):
+    history = History(kind, capacity=9, seed=6)
+    history.rb.set_sampler(group_sampler(samples_per_group=3, incomplete="skip"))
+    for turn in range(80):
+        history.step()
+        sizes = Counter(history.rb[:]["g"].tolist()) if history.length else {}
+        complete = {group for group, size in sizes.items() if size >= 3}
+        assert history.rb.stats()["num_groups"] == len(complete), turn
+        if complete:
+            batch = history.rb.sample(3 * len(complete))
+            assert {*batch["g"].tolist()} == complete and batch["index"].unique().shape == (3 * len(complete),)
+        elif history.length:
+            with pytest.raises(RuntimeError, match="no group has the 3 records"):
+                history.rb.sample(3)

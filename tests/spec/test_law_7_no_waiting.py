@@ -125,6 +125,29 @@ def test_reading_and_writing_at_indices_on_a_gpu_waits_for_nothing(gpu):
         rb.sample()
 
 
+def test_cells_of_records_of_several_dimensions_are_drawn_and_patched_without_waiting(gpu):
+    rb = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(100, device=GPU, ndim=2),
+        writer=TensorDictRoundRobinWriter(track_generations=True),
+        batch_size=8,
+    )
+    steps = records().view(4, 6)  # 4 environments, 6 steps
+    with NoWaits():
+        index, generation = rb.extend(steps, return_generations=True)
+        rb.add(steps[:, 0])
+        batch, info = rb.sample(return_info=True)
+        patch = {"reward": torch.ones(ROWS, device=GPU)}
+        rb.update_if_present(index=index, generation=generation, patch=patch, version_key="version", version=1)
+        slots = index.view(6, 4, 2)[:, 0, 0]
+        whole = rb.update_if_present(
+            index=slots, generation=generation[::4], patch={"reward": patch["reward"].view(6, 4)}
+        )
+        rb.set_at_("reward", patch["reward"], index.unbind(-1))
+        assert rb.storage[index.unbind(-1)].shape == (ROWS,) and rb.storage[slots].shape == (6, 4)
+        assert rb.writer.generations_of(info["index"]).device == GPU
+    assert (index.shape, batch["index"].shape, whole.updated.shape) == ((ROWS, 2), (8, 2), (6,))
+
+
 def test_data_from_the_host_goes_through_pinned_memory(gpu):
     rb = buffer_of("reward")
     with NoWaits():

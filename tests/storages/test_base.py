@@ -162,11 +162,6 @@ def test_a_capacity_that_is_none_is_refused(make, size):
         make(size)
 
 
-def test_records_along_several_dimensions_are_refused():
-    with pytest.raises(ValueError, match="got ndim=2. Use ndim=1"):
-        LazyTensorStorage(4, ndim=2)
-
-
 @pytest.mark.parametrize("kind", ["list", "stack"])
 def test_a_list_has_no_index_of_several_dimensions(kind):
     with pytest.raises(TypeError, match=r"an index must have one dimension, got shape \[1, 2\]"):

@@ -9,6 +9,7 @@ import torch
 
 from tests.spec.builders import numbers_of
 from tests.spec.processes import STORAGES, records
+from torchrb import LazyTensorStorage
 from torchrb.generations import words_of
 from torchrb.journal import JournalReader
 from torchrb.ops.schemas import (
@@ -93,6 +94,37 @@ def test_a_repair_can_be_done_again():
     first = handles(storage)
     assert repair(storage.tables, storage.control, storage.journal) == 0
     assert handles(storage) == first
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_record_of_cells_that_was_not_written_in_all_of_them_goes_as_a_whole(seed):
+    rng, num = random.Random(seed), 3
+    storage = LazyTensorStorage(CAPACITY, ndim=2)
+    storage.append(records(range(CAPACITY)).view(-1, num)[: rng.randrange(1, 5)])
+    slots = CAPACITY // num
+    words, control, before = words_of(storage.tables), storage.control, storage.read(torch.arange(len(storage)))[0]
+    lost = set()
+    for slot in range(slots):
+        row = slot * num + rng.randrange(num)
+        kind = rng.choice(["untouched", "torn", "in part", "in part"])
+        if kind == "torn":
+            words[row] |= SLOT_BUSY
+        elif kind == "in part":  # a call had written these cells, and not the others
+            words[row] = (((int(words[row]) >> SLOT_COUNT_SHIFT) + 1) << SLOT_COUNT_SHIFT) | SLOT_LIVE
+        if kind != "untouched":
+            lost.add(slot)
+    control[CONTROL_LOCK] = 1
+    kept = [n for n in numbers_of(before) if n // num not in lost]
+    generations = storage.generations(torch.arange(CAPACITY)).view(slots, num).amax(1)
+
+    assert repair(storage.tables, control, storage.journal, num) == len(lost)
+    assert len(storage) == len(kept) and storage.cursor % num == 0
+    assert sorted(numbers_of(storage.read(torch.arange(len(storage)))[0])) == kept
+    words = words_of(storage.tables).view(slots, num)
+    assert (words == words[:, :1]).all() and not (words & SLOT_BUSY).any()
+    after = storage.generations(torch.arange(CAPACITY)).view(slots, num)[:, 0]
+    assert all(after[slot] > generations[slot] for slot in lost)
+    assert repair(storage.tables, control, storage.journal, num) == 0
 
 
 def test_a_number_given_to_a_torn_record_is_not_given_again():

@@ -81,6 +81,13 @@ def checked_batch_size(batch_size: int, call: str) -> int:
     return batch_size
 
 
+def checked_dim(dim: int, call: str) -> int:
+    """A dimension of a batch, if it is one; ValueError otherwise."""
+    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 0:
+        raise ValueError(f"{call}: dim_extend must be an int from 0 on, got {dim!r}. Count from the first dimension.")
+    return dim
+
+
 def checked_prefetch(prefetch: int | None, batch_size: int | None, call: str) -> int:
     """How many batches to draw ahead; ValueError when that is no number, or nobody knows how large they are."""
     if prefetch is None:

@@ -13,6 +13,7 @@ from torchrb.buffer.deployment import checked_backend
 from torchrb.buffer.making import (
     Given,
     checked_batch_size,
+    checked_dim,
     checked_prefetch,
     default_collate,
     made,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 # Attributes that are there once the parts are made, and those that `shutdown` takes away again. Calls find them missing
 # and nothing else has to ask, so a buffer in use pays for neither.
-_MADE = ("_storage", "_sampler", "_writer", "_read_from", "_consumption")
+_MADE = ("_storage", "_sampler", "_writer", "_read_from", "_consumption", "_flat")
 _GIVEN_UP = ("_writer", "_read_from", "_transform")
 
 
@@ -45,6 +46,7 @@ class Parts:
     _read_from: tuple[Storage, Callable[[Any], Any]]  # the storage and what merges its records, which belong together
     _transform: Compose
     _consumption: Consumption | None  # counts what was drawn, where records are drawn so often and no more
+    _flat: bool  # whether records lie along the first dimension of a batch, and have no cells
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Parts:
         transform: Transform | None = None,
         transform_factory: Callable[[], Transform] | None = None,
         batch_size: int | None = None,
+        dim_extend: int | None = None,
         generator: torch.Generator | None = None,
         consume_after_n_samples: int | None = None,
         shared: bool = False,
@@ -81,6 +84,7 @@ class Parts:
         self._transform = transforms.chain(transform, transform_factory, name)
         self._sample_unit = checked_unit(sample_unit, name)
         self._batch_size = None if batch_size is None else checked_batch_size(batch_size, name)
+        self._dim_extend = None if dim_extend is None else checked_dim(dim_extend, name)
         depth = checked_prefetch(prefetch, batch_size, name)
         self._early = Prefetcher(depth, bool(pin_memory)) if depth or pin_memory else None
         self.generator = generator
@@ -105,7 +109,8 @@ class Parts:
             if given is None:
                 return
             try:
-                self.__dict__.update(given.made(self._default_writer))
+                parts = given.made(self._default_writer)
+                self.__dict__.update(parts, _flat=self._is_flat(parts["_storage"]))
             except BaseException:
                 self._given = given
                 raise
@@ -191,11 +196,12 @@ class Parts:
             previous, read_from, counts = self._storage, self._read_from, self._consumption
             writer, merge = self._writer, collate_fn or default_collate(new)
             anew = None if counts is None else Consumption(new, counts.limit)
+            flat, was_flat = self._is_flat(new), self._flat
             try:
-                self.__dict__.update(_storage=new, _read_from=(new, merge), _consumption=anew)
+                self.__dict__.update(_storage=new, _read_from=(new, merge), _consumption=anew, _flat=flat)
                 writer.register_storage(new, replace=True, choose=choice_of(anew))
             except BaseException:
-                self.__dict__.update(_storage=previous, _read_from=read_from, _consumption=counts)
+                self.__dict__.update(_storage=previous, _read_from=read_from, _consumption=counts, _flat=was_flat)
                 writer.register_storage(previous, replace=True, choose=choice_of(counts))
                 raise
         return previous
@@ -222,6 +228,14 @@ class Parts:
     def batch_size(self) -> int | None:
         """Records in a sample, unless `sample` is told otherwise."""
         return self._batch_size
+
+    @property
+    def dim_extend(self) -> int:
+        """The dimension of a batch that its records lie along: that of the constructor, or the storage's last."""
+        return self._storage.ndim - 1 if self._dim_extend is None else self._dim_extend
+
+    def _is_flat(self, storage: Storage) -> bool:
+        return not self._dim_extend and storage.ndim == 1
 
     # --- transforms
 
@@ -271,10 +285,11 @@ class Parts:
         A forked process inherits no threads, so if its parent had used torch on several it hangs in large operations,
         here as everywhere in torch: spawn it, or call ``torch.set_num_threads(1)`` in it first.
 
-        With prefetching each process draws ahead for itself. ValueError with ``compilable=True``.
+        With prefetching each process draws ahead for itself.
+
         TypeError for storages that cannot be shared: those of Python objects (`ListStorage`, `LazyStackStorage`), with
-        strings among the fields (a `LazyMemmapStorage` shares them), or on a GPU. ValueError for ``shared=False`` once it
-        is shared.
+        strings among the fields (a `LazyMemmapStorage` shares them), or on a GPU. ValueError with ``compilable=True``,
+        and for ``shared=False`` once it is shared.
 
         >>> import torch
         >>> import torch.multiprocessing as mp

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchrb.buffer.parts import Parts
 from torchrb.writers import RoundRobinWriter
+from torchrb.writers.base import as_rows
 
 
 class Priorities(Parts):
@@ -17,10 +18,11 @@ class Priorities(Parts):
     def update_priority(self, index: Any, priority: Any, *, generation: Tensor | None = None) -> None:
         """Set the priorities of records, for a `PrioritizedSampler`; without one nothing happens.
 
-        ``index``: slots, from `extend` or a sample's ``"index"``; ``priority``: a number of at least 0 for each, or one
-        for all. Among equal slots the last one counts. ``generation``, from a sample's ``"index_generation"``, leaves
-        out slots that hold another record by now. ValueError, IndexError or TypeError, with nothing changed, for a
-        priority that is negative, infinite or NaN, and for what is no slot; see `PrioritizedSampler.update_priority`.
+        ``index``: slots, from `extend` or a sample's ``"index"`` (with several dimensions those of cells);
+        ``priority``: a number of at least 0 for each, or one for all. Among equal slots the last one counts.
+        ``generation``, from a sample's ``"index_generation"``, leaves out slots that hold another record by now.
+        ValueError, IndexError or TypeError, with nothing changed, for a priority that is negative, infinite or NaN, and
+        for what is no slot; see `PrioritizedSampler.update_priority`.
 
         >>> import torch
         >>> from torchrb import LazyTensorStorage, PrioritizedReplayBuffer
@@ -31,28 +33,37 @@ class Priorities(Parts):
         >>> rb.sampler.priorities(rb.storage)[:4]
         tensor([1., 2., 5., 5.], dtype=torch.float64)
         """
-        with self._storage.lock:
-            self._sampler.update_priority(index, priority, storage=self._drawn_from, generation=generation)
+        storage = self._storage
+        with storage.lock:
+            slots = index if storage.ndim == 1 else storage.rows_of(index, "update_priority")
+            self._sampler.update_priority(slots, priority, storage=self._drawn_from, generation=generation)
 
     def mark_update(self, index: Any) -> None:
         """Give records the priority that a new one would get."""
-        with self._storage.lock:
-            self._sampler.mark_update(index, storage=self._drawn_from)
+        storage = self._storage
+        with storage.lock:
+            slots = index if storage.ndim == 1 else storage.rows_of(index, "mark_update")
+            self._sampler.mark_update(slots, storage=self._drawn_from)
 
-    def _add_with_priority(self, data: Any) -> int:
+    def _add_with_priority(self, data: Any) -> int | Tensor:
+        if self._storage.ndim > 1:
+            return as_rows(self._storage, self._append_with_priorities(data, None, one=True)[0])
         priority = self._priorities_in(data, True, "add")
         with self._storage.lock:
             slot = self._writer.add(data)
-            if priority is None or slot is None or slot < 0:
+            if priority is None or not isinstance(slot, int) or slot < 0:
                 self._sampler.heed(self._drawn_from)
             else:
                 self._sampler.update_priority(slot, priority, storage=self._drawn_from)
         return slot
 
-    def _append_with_priorities(self, data: Any, update_priority: bool | None) -> tuple[Tensor, Tensor]:
-        priorities = None if update_priority is False else self._priorities_in(data, False, "extend")
+    def _append_with_priorities(
+        self, data: Any, update_priority: bool | None, one: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        call = "add" if one else "extend"
+        priorities = None if update_priority is False else self._priorities_in(data, one, call)
         with self._storage.lock:
-            slots, generations = self._writer.append(data)
+            slots, generations = self._writer.append(data, one=one)
             if priorities is None:
                 self._sampler.heed(self._drawn_from)
                 return slots, generations

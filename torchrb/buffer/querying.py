@@ -15,6 +15,7 @@ from torchrb.query import Trajectory, as_truth, checked_predicate
 from torchrb.storages import Storage
 from torchrb.storages.structure import as_path, shown
 from torchrb.trajectories import Boundaries, TrajectoryIndex
+from torchrb.writers.base import as_rows
 
 
 class _Content(NamedTuple):
@@ -49,8 +50,8 @@ class Querying(Parts):
         is fetched. Trajectories that match are read whole and go through all transforms, each as a batch of its own.
 
         All trajectories that are returned are of one moment, also when others write meanwhile. They carry ``"index"``
-        and generations as a sample does. Nothing stored: an empty list. KeyError for a field that is not stored;
-        TypeError for a predicate that gives several values.
+        and generations as a sample does. Records that are used up are in none. Nothing stored: an empty list. KeyError
+        for a field that is not stored; TypeError for a predicate that gives several values.
 
         >>> import torch
         >>> from tensordict import TensorDict
@@ -78,12 +79,17 @@ class Querying(Parts):
                 if found is not None:
                     return (self._whole(content, collate) for content in found)
         with storage.lock:
-            content = _read_all(storage, trajectory_key, call)
+            content = _read_all(self._as_drawn_from(storage), trajectory_key, call)
         parts = [] if content is None else _parts_of(content)
         made = (self._whole(part, collate) for part in parts)
         if wanted is None:
             return made
         return iter([trajectory for trajectory in made if as_truth(wanted(trajectory), call)])
+
+    def _as_drawn_from(self, storage: Storage) -> Storage:
+        """The storage as samplers are to see it. The caller holds its lock."""
+        counts = self._consumption
+        return counts.drawn_from if counts is not None and counts.storage is storage else storage
 
     def _plan(self, keys: Any) -> tuple[transforms.Compose, set[tuple[Any, ...]]] | None:
         """The transforms that matter to some fields, and the fields that they need; None when that is everything."""
@@ -102,13 +108,13 @@ class Querying(Parts):
         steps, needed = plan
         with storage.lock:
             position = storage.journal_position
-            partial = _read_all(storage, trajectory_key, call, needed)
+            partial = _read_all(self._as_drawn_from(storage), trajectory_key, call, needed)
         if partial is None:
             return []
         matching = []
         for part in _parts_of(partial):
             data = transforms.for_reader(steps, part.data)
-            data.set("index", part.slots)
+            data.set("index", as_rows(storage, part.slots))
             if as_truth(wanted(Trajectory(data)), call):
                 matching.append(part)
         with storage.lock:
@@ -117,7 +123,7 @@ class Querying(Parts):
             return [part._replace(data=storage.read(part.slots)[0]) for part in matching]
 
     def _whole(self, content: _Content, collate: Callable[[Any], Any]) -> Trajectory:
-        info = {"index": content.slots}
+        info: dict[str, Any] = {"index": self._storage.coordinates(content.slots)}
         if self._writer.tracks_generations:
             info["index_generation"] = content.generations
         data = self._transformed(collate(content.data), info)
@@ -127,7 +133,7 @@ class Querying(Parts):
             data = data.to_tensordict()
         return Trajectory(data)
 
-    def _transformed(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+    def _transformed(self, data: Any, info: Mapping[str, Any]) -> Any:
         raise NotImplementedError
 
 

@@ -54,7 +54,7 @@ class Reading(Querying):
             if not return_info:
                 return data
             told = draw.sampler.explain(draw.drawn) if self._sample_unit is None else {}
-            return data, {key: value.clone() for key, value in draw.info.items()} | told | (draw.marks or {})
+            return data, {key: _own(value) for key, value in draw.info.items()} | told | (draw.marks or {})
         except BaseException:  # a transform's, perhaps: nobody has seen these records
             if claim is not None:
                 claim.consumption.give_back(claim)
@@ -76,7 +76,7 @@ class Reading(Querying):
         if self._sample_unit is not None:
             return self._draw_around(self._sample_unit, slots, storage, sampler, drawn)
         data, generations = storage.read(slots)
-        info = {"index": slots}
+        info: dict[str, Any] = {"index": slots if storage.ndim == 1 else storage.coordinates(slots)}
         if self._writer.tracks_generations:
             info["index_generation"] = generations
         if sampler.keeps_priorities:
@@ -87,7 +87,7 @@ class Reading(Querying):
         """Read what a sample unit makes of the records that were chosen."""
         slots, marks = expanded(unit, anchors, drawn if sampler.keeps_priorities else sampler.explain(drawn), storage)
         data, generations = storage.read(slots.reshape(-1), slots.shape)
-        info = {"index": slots}
+        info: dict[str, Any] = {"index": storage.coordinates(slots)}
         if self._writer.tracks_generations:
             info["index_generation"] = generations.view(slots.shape)
         return Draw(data, info, sampler, drawn, marks)
@@ -127,11 +127,11 @@ class Reading(Querying):
     def __getitem__(self, index: Any) -> Any:
         storage, collate = self._read_from
         with storage.lock:
-            slots = storage.locate(index, "ReplayBuffer[...]")
+            slots = storage.locate(index, "ReplayBuffer[...]", self.dim_extend)
             data, _ = storage.read(slots.flat, slots.shape)
         if slots.shape or not isinstance(storage, ListStorage):  # a single object is no list to be merged
             data = collate(data)
-        return self._transformed(data, {"index": slots.flat.view(slots.shape).clone()})
+        return self._transformed(data, {"index": storage.coordinates(slots.flat.view(slots.shape).clone())})
 
     def read_all_in_order(self, end: int | None = None) -> Any:
         """The first ``end`` records (default: all) in slot order."""
@@ -139,7 +139,7 @@ class Reading(Querying):
             raise TypeError(f"read_all_in_order: end must be an int or None, got {end!r}.")
         return self[:end]
 
-    def _transformed(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+    def _transformed(self, data: Any, info: Mapping[str, Any]) -> Any:
         """Merged records, as they are returned. Their handles come last: no transform can change what they name."""
         if not self._transform.steps():
             return self._finished(data, info)
@@ -147,11 +147,18 @@ class Reading(Querying):
         try:
             return self._finished(data, info)
         except RuntimeError as error:
+            slots = info["index"][0] if isinstance(info["index"], tuple) else info["index"]
             raise RuntimeError(
-                f"{type(self).__name__}: the slots of {[*info['index'].shape]} records do not go with the batch of "
+                f"{type(self).__name__}: the slots of {[*slots.shape]} records do not go with the batch of "
                 f"{[*data.batch_size]} that a transform returned. Keep the rows, and choose among them after sampling."
             ) from error
 
-    def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
-        """Transformed records, as they are returned. ``info``: their slots and generations."""
+    def _finished(self, data: Any, info: Mapping[str, Any]) -> Any:
+        """Transformed records, as they are returned. ``info``: their slots (a tuple, when there are several dimensions)
+        and generations.
+        """
         return data
+
+
+def _own(value: Tensor | tuple[Tensor, ...]) -> Any:
+    return tuple(part.clone() for part in value) if isinstance(value, tuple) else value.clone()

@@ -24,6 +24,8 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
         transform: a callable on what is read; its method ``inv``, if any, on what is written. `Compose` chains several.
         transform_factory: instead of a transform, what makes it; called once, when a transform is first needed.
         batch_size: records in a sample; can be given to `sample` instead.
+        dim_extend: the dimension of a batch that its records lie along in `extend`; default: the last of the storage's,
+            ``storage.ndim - 1``. See below.
         generator: a `torch.Generator` to take seeds from; default: torch's global one.
         consume_after_n_samples: how often a record is returned by `sample`; after that it is no longer drawn. None (the
             default): without end. See below.
@@ -59,9 +61,10 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
     ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
     are stored. A `RoundRobinWriter` writes new records over the used ones first, and over others only when there are
-    none. The count belongs to the record: one that is written over it starts at 0, changing some of its fields
-    leaves it, and a `sample` that raises has counted nothing. Each buffer counts for itself, in each process. A draw
-    costs the batch and what was written since the last one, however full the buffer is; on a GPU the host waits for it.
+    none (with ``ndim > 1`` cells are counted, and the ring goes on as ever). The count belongs to the record: one that
+    is written over it starts at 0, changing some of its fields leaves it, and a `sample` that raises has counted
+    nothing. Each buffer counts for itself, in each process. A draw costs the batch and what was written since the last
+    one, however full the buffer is; on a GPU the host waits for it.
 
     >>> import torch
     >>> from torchrb import ListStorage, ReplayBuffer
@@ -77,4 +80,21 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     >>> _ = once.extend(range(6))
     >>> [len(batch) for batch in once], len(once)
     ([4, 2], 0)
+
+    **Several dimensions.** With ``LazyTensorStorage(n, ndim=2)`` a batch is, say, ``[B, T, ...]``: ``T`` records of
+    ``B`` cells each, as ``dim_extend`` is 1. Draws, ``len`` and capacity count cells; the ring, generations and
+    `write_count` records. In a sample ``"index"`` is a tuple of int64 tensors, (slot, place in the record, ...), or
+    with tensordicts one tensor ``[n, ndim]``, which ``unbind(-1)`` makes a tuple; `extend` and `add` return such a
+    one, a row for each cell. These are places in ``rb.storage``, which is ``[slots, cells]``: `set_`, `set_at_`,
+    `update_`, `update_if_present` and ``writer.generations_of`` take them, and values like that. Only ``rb[...]`` and
+    what it defines (``rb[...] =``, `read_all_in_order`, `write_all`) show data as it was extended, index and all:
+    ``rb[b, t]`` is ``rb.storage[t, b]``, and its ``"index"`` says so.
+
+    >>> from torchrb import LazyTensorStorage
+    >>> rb = ReplayBuffer(storage=LazyTensorStorage(10, ndim=2), dim_extend=1)
+    >>> data = torch.arange(12).view(3, 4)
+    >>> for column in data.unbind(1):  # the same as rb.extend(data)
+    ...     _ = rb.add(column)
+    >>> rb.storage[:].shape, bool((rb[:] == data).all()), len(rb), rb.write_count
+    (torch.Size([4, 3]), True, 12, 4)
     """

@@ -74,9 +74,14 @@ class TensorDictReplayBuffer(ReplayBuffer):
         index = data.get("index", None)
         if index is None:
             raise KeyError(f"{call}: the data has no 'index'. Hand in what sample() returned, or use update_priority.")
-        one = data.batch_dims == 0
-        index, generation = (_a_row_each(data.get(key, None), one) for key in ("index", "index_generation"))
-        priority = data.get(self.priority_key, None)
+        one, cells = data.batch_dims == 0, self._storage.ndim > 1
+        generation, priority = data.get("index_generation", None), data.get(self.priority_key, None)
+        if cells:  # each place of the batch is one
+            index, one = index.reshape(-1, self._storage.ndim), False
+            generation = None if generation is None else generation.reshape(-1)
+            priority = None if priority is None else priority.reshape(index.shape[0], -1)
+        else:
+            index, generation = _a_row_each(index, one), _a_row_each(generation, one)
         if priority is None:
             self.mark_update(index)
         else:
@@ -94,18 +99,29 @@ class TensorDictReplayBuffer(ReplayBuffer):
         values = data.get(self.priority_key, None) if hasattr(data, "get") else None
         if not isinstance(values, Tensor):
             return None
+        cells = self._storage.ndim - 1
+        if cells:
+            if values.dim() < cells + (not one):
+                return None  # the storage will say what is wrong
+            values, one = values.flatten(0, cells - one), False
         priorities = sampler.reduced(values, one, call)
         sampler.check(priorities, call)
         return priorities
 
-    def _finished(self, data: Any, info: Mapping[str, Tensor]) -> Any:
+    def _finished(self, data: Any, info: Mapping[str, Any]) -> Any:
         if isinstance(data, TensorDictBase):
             for key, value in info.items():
-                inner = data.batch_dims - value.dim()  # batch dimensions within a record
-                data.set(
-                    key, value.view(*value.shape, *[1] * inner).expand(data.batch_size).clone() if inner > 0 else value
-                )
+                if type(value) is tuple:
+                    data.set(key, torch.stack([_along(part, data) for part in value], -1))
+                else:
+                    data.set(key, value if value.dim() == data.batch_dims else _along(value, data))
         return data
+
+
+def _along(value: Tensor, data: TensorDictBase) -> Tensor:
+    """Values of records, one for each place in the batch: records may have batch dimensions of their own."""
+    inner = data.batch_dims - value.dim()
+    return value.view(*value.shape, *[1] * inner).expand(data.batch_size).clone() if inner > 0 else value
 
 
 def _a_row_each(handles: Tensor | None, one: bool) -> Tensor | None:

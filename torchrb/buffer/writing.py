@@ -11,6 +11,8 @@ from torch import Tensor
 from torchrb import updates
 from torchrb.buffer.priorities import Priorities
 from torchrb.storages import ListStorage
+from torchrb.storages.cells import records_first
+from torchrb.writers.base import as_rows
 
 if TYPE_CHECKING:
     from typing import Self
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 class Writing(Priorities):
     """Records go in whole, in part, or only where they are still there."""
 
-    def add(self, data: Any) -> int:
-        """Write one record, after the inverse transforms; returns its slot, None if the writer does not keep it."""
+    def add(self, data: Any) -> int | Tensor:
+        """Write one record, after the inverse transforms; returns its slot, None if the writer does not keep it. In a
+        storage of several dimensions: the index of each of its cells, int64 ``[cells, ndim]``.
+        """
         if self._sampler.keeps_priorities:
             return self._add_with_priority(self._transform.inv(data))
         return self._writer.add(self._transform.inv(data))
@@ -36,12 +40,30 @@ class Writing(Priorities):
         a `PrioritizedSampler`, records take their priorities from the data of a `TensorDictReplayBuffer`, where that
         has its ``priority_key``; None is True. KeyError or ValueError, with nothing written, for fields, shapes or
         dtypes that are not those of the storage.
+
+        With ``dim_extend=d`` the records of a batch lie along dimension ``d``, as in ``[B, T, ...]`` with ``d=1``; a
+        list of records is that of its items. In a storage of several dimensions what is returned is about cells:
+        int64 ``[n, ndim]``, and generations ``[n]``.
         """
+        if not self._flat:
+            return self._extend_along(data, update_priority, return_generations)
         if self._sampler.keeps_priorities:
             slots, generations = self._append_with_priorities(self._transform.inv(data), update_priority)
         else:
             slots, generations = self._writer.append(self._transform.inv(data))
         return (slots, generations) if return_generations else slots
+
+    def _extend_along(
+        self, data: Any, update_priority: bool | None, return_generations: bool
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        storage = self._storage
+        data = records_first(self._transform.inv(data), self.dim_extend, storage)
+        if self._sampler.keeps_priorities:
+            slots, generations = self._append_with_priorities(data, update_priority)
+        else:
+            slots, generations = self._writer.append(data)
+        index = as_rows(storage, slots)
+        return (index, generations) if return_generations else index
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove every record and go back to slot 0; handles to removed records stay stale for ever."""
@@ -53,7 +75,7 @@ class Writing(Priorities):
     def update_if_present(
         self,
         *,
-        index: Tensor,
+        index: Tensor | tuple[Tensor, ...],
         generation: Tensor,
         patch: Mapping[Any, Any],
         version_key: Any = None,
@@ -65,6 +87,9 @@ class Writing(Priorities):
         A handle is a slot (``index``, from `extend` or a sample's ``"index"``) with its generation (from
         ``extend(..., return_generations=True)`` or ``"index_generation"``), both integer tensors of one shape. A row
         is written only while its slot still holds that record, all fields of the patch at once; the handle stays good.
+        In a storage of several dimensions such handles name whole records, with values ``[n, *cells, ...]``; an index
+        with coordinates, a tuple of ``ndim`` tensors or one tensor ``[n, ndim]`` beside generations ``[n]``, names
+        cells, each with versions of its own.
 
         ``patch``: field to values, ``[n, ...]`` of the stored dtype. ``version_key``: a field of one number a record;
         with ``version`` (a scalar or one a row) a record is written only if ``version > stored`` (``require_newer``)
@@ -73,7 +98,8 @@ class Writing(Priorities):
 
         RuntimeError when the storage cannot do it or the writer does not track generations; KeyError for a field that
         is not stored; ValueError for a shape, a dtype, a version without key or a key without version, a version key
-        in the patch, of several numbers, or with dots in it; TypeError for a mask as index. Nothing is written then.
+        in the patch, of several numbers, or with dots in it; TypeError for a mask as index; IndexError, on a CPU, for
+        coordinates outside of a record. Nothing is written then.
         """
         self._writer.check_writable("update_if_present")
         if not self._writer.tracks_generations:
@@ -86,11 +112,15 @@ class Writing(Priorities):
             return updates.apply(updates.plan(storage, index, generation, patch, version_key, version, require_newer))
 
     def set_(self, key: Any, value: Any) -> Self:
-        """Overwrite one field of all records: ``value`` is ``[len(self), ...]``. Records keep their handles."""
+        """Overwrite one field of all records: ``value`` is ``[len(self), ...]``, or, with several dimensions,
+        ``[slots, *cells, ...]``. Records keep their handles.
+        """
         return self._set_everywhere({key: value}, "set_")
 
     def set_at_(self, key: Any, value: Any, index: Any) -> Self:
-        """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index."""
+        """Overwrite one field of some records: ``value`` is ``[n, ...]``, or one record's value for an int index. With
+        several dimensions ``index`` is as in ``rb.storage[index]``, and so is the shape of ``value``.
+        """
         self._writer.check_writable("set_at_")
         self._storage.set_fields(index, {key: value}, "set_at_")
         return self
@@ -98,7 +128,7 @@ class Writing(Priorities):
     def update_(
         self, input_dict_or_td: Any, clone: bool = False, *, keys_to_update: Sequence[Any] | None = None
     ) -> Self:
-        """Overwrite fields of all records: each value is ``[len(self), ...]``. Records keep their handles.
+        """Overwrite fields of all records: each value is as in `set_`. Records keep their handles.
 
         ``keys_to_update``: only these fields; a key of a nested tensordict names all that is in it. Values are copied
         whether or not ``clone`` is asked for.
@@ -128,6 +158,6 @@ class Writing(Priorities):
 
     def _overwrite(self, index: Any, data: Any) -> None:
         self._writer.check_writable("ReplayBuffer[...] =")
-        self._storage.set(index, self._writer.prepared(data))
+        self._storage.set(index, self._writer.prepared(data), dim=self.dim_extend)
         if self._sampler.keeps_priorities:
             self._heed()

@@ -1,7 +1,7 @@
 """One file of a dump: a head, which is the tree as JSON, then the bytes of its tensors.
 
 In the head a tensor is a place in a table of dtype, shape and offset. Large tensors are written from, and read into,
-their own memory; small ones share one piece. The file has a checksum (CRC-32) for its head and one for each block
+their own memory; small ones share one piece. The file has a checksum for its head and one for each block
 behind it, so that several threads work on it at once, and so that nothing of it is believed before it was checked.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +26,11 @@ _MAGIC = b"torchrb1"
 _START = len(_MAGIC) + 8  # where the JSON begins, after its length
 _ALIGNMENT = 64
 _LARGE = 1 << 20
-_THREADS = 2  # one waits for the disk while the other sums
+_THREADS = 3  # one waits for the disk while the others copy and sum
+_FLUSHED = 64 << 20  # bytes
+_COLUMNS = 1024  # of words, in a checksum
+_ROW_BYTES = 8 * _COLUMNS
+_STRIP = 32  # rows
 _MOST_PIECES = 512  # in one system call, which takes 1,024
 
 _TENSOR = "$"  # a dict with this key stands for a tensor; keys of the tree that begin with it get another one
@@ -64,9 +70,18 @@ def write(fd: int, tree: Any) -> Entry:
     sums = [_sum([head])]
     _write_all(fd, [memoryview(head)], 0)
 
+    flushing, flushed = threading.Lock(), 0
+
     def put(block: list[Piece]) -> str:
+        nonlocal flushed
         views = [piece.view for piece in block]
         _write_all(fd, views, block[0].offset)
+        if block[0].offset - flushed > _FLUSHED and flushing.acquire(blocking=False):
+            try:  # the disk is at work while the rest is written
+                flushed = block[0].offset
+                os.fdatasync(fd)
+            finally:
+                flushing.release()
         return _sum(views)
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -163,10 +178,24 @@ def _rest(views: list[memoryview], done: int) -> list[memoryview]:
 
 
 def _sum(views: Sequence[memoryview | bytes | bytearray]) -> str:
+    """The checksum of some bytes in a row.
+
+    They are words of 8 bytes in rows of `_COLUMNS`; it is the CRC-32 of the columns' sums, the rows' sums, and the
+    bytes that are left over. So every bit that changes is noticed, and words or rows that change places, at several
+    times the speed of a CRC over all.
+    """
+    whole = views[0] if len(views) == 1 else b"".join(views)
+    num = len(whole) // _ROW_BYTES
     total = 0
-    for view in views:
-        total = zlib.crc32(view, total)
-    return f"{total:08x}"
+    if num:
+        words = np.frombuffer(whole, dtype="<u8", count=num * _COLUMNS).reshape(num, _COLUMNS)
+        columns, rows = np.zeros(_COLUMNS, dtype="<u8"), np.empty(num, dtype="<u8")
+        for first in range(0, num, _STRIP):  # so much stays in the cache between the two sums
+            strip = words[first : first + _STRIP]
+            columns += strip.sum(0)
+            strip.sum(1, out=rows[first : first + _STRIP])
+        total = zlib.crc32(rows.tobytes(), zlib.crc32(columns.tobytes()))
+    return f"{zlib.crc32(whole[num * _ROW_BYTES :], total):08x}"
 
 
 # --- reading

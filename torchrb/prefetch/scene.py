@@ -21,7 +21,7 @@ class Draw:
     """
 
     data: Any
-    info: dict[str, Tensor]
+    info: dict[str, Any]
     sampler: Sampler
     drawn: Any
     marks: dict[Any, Any] | None = None

@@ -310,10 +310,10 @@ class PrioritizedSampler(Sampler):
 
     def _check_fits(self, storage: Storage) -> None:
         """ValueError for a storage that this sampler is not made for."""
-        if getattr(storage, "bounded", True) and storage.max_size > self.max_capacity:
+        if getattr(storage, "bounded", True) and storage.asked_size > self.max_capacity:
             raise ValueError(
                 f"PrioritizedSampler: max_capacity must be at least the storage's, got {self.max_capacity} and "
-                f"{storage.max_size} records."
+                f"{storage.asked_size} records."
             )
         if self.device is not None and self.device.type != storage.device.type:
             raise ValueError(

@@ -61,8 +61,8 @@ class SliceSampler(Sampler):
     truncated. They are there before transforms run.
 
     Errors: TypeError for both or neither of the counts; ValueError for a batch size that is not a multiple, and for
-    boundaries given for other records; KeyError for a field that is not stored; RuntimeError when nothing is stored, or
-    no trajectory is long enough. No random number is taken then.
+    boundaries given for other records; KeyError for a field that is not stored; RuntimeError when nothing is stored, no
+    trajectory is long enough, or a CUDA graph is captured. No random number is taken then.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -189,6 +189,11 @@ class SliceSampler(Sampler):
         return (part, other) if self.num_slices else (other, part)  # type: ignore[return-value]
 
     def _boundaries_of(self, storage: Storage) -> Boundaries:
+        if storage.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"{type(self).__name__}: a draw of slices waits for the counters of the storage, which a CUDA graph "
+                "cannot. Draw outside of the graph."
+            )
         index = self._index  # a buffer on another storage may put its own there meanwhile
         if index is None or index.storage is not storage:
             ends = self.end_keys if self.end_key is None else [self.end_key]
@@ -252,8 +257,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
     pass. Passes belong to this sampler and the storage it draws from; a copy of the sampler begins anew.
 
     A draw costs the records drawn, the first one of a pass or after a write also the trajectories. Errors: as
-    with `SliceSampler`; ValueError with ``drop_last`` for a batch of more slices than there are trajectories;
-    RuntimeError in the capture of a CUDA graph, whose replays would all draw the same.
+    with `SliceSampler`; ValueError with ``drop_last`` for a batch of more slices than there are trajectories.
 
     >>> import torch
     >>> from tensordict import TensorDict
@@ -315,11 +319,6 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         return self._ran_out
 
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
-        if storage.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                f"{type(self).__name__}: every replay of a CUDA graph would draw the slices of its capture. "
-                "Draw outside of the graph, or use SliceSampler."
-            )
         num, length = self._split(batch_size)
         require_records(storage)
         bounds = self._boundaries_of(storage)
@@ -343,6 +342,8 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         where = rng.random64(seed, _STREAM, torch.arange(drawn.shape[0], device=storage.device))
         slices = self._slices(bounds, drawn, length, where)
         rest = self._passes[storage] = current.without(num)
+        if storage.device.type == "cuda" and rest.numbers is not None:
+            storage.lock.owns(rest.handles, rest.numbers)
         self._ran_out = rest.size < fewest
         return slices
 

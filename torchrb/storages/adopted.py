@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from torchrb import ops
+from torchrb.storages.cells import CellStructure
 from torchrb.storages.memory import writable
-from torchrb.storages.structure import device_of, numbers_of, shown, structure_of
+from torchrb.storages.structure import Structure, device_of, numbers_of, shown, structure_of
 from torchrb.storages.tensor import LazyTensorStorage, overlap
 
 
@@ -16,10 +17,10 @@ class TensorStorage(LazyTensorStorage):
     """A storage over tensors that exist already: every row counts as a record from the start.
 
     Args:
-        storage: a tensordict, tensorclass, tensor or pytree of tensors, all with the same first dimension. Its tensors
+        storage: a tensordict, tensorclass, tensor or pytree of tensors, all with the same first dimensions. Its tensors
             are adopted when they are contiguous and on ``device``, and copied otherwise; an adopted tensor shows later
             writes, and is the one thing a storage shares with its user.
-        max_size: if given, must equal that dimension.
+        max_size: if given, must equal that dimension; with several, the number of cells.
         device, ndim, compilable: as in `LazyTensorStorage`; ``device="auto"``: where the first of the tensors lies.
 
     >>> import torch
@@ -39,7 +40,11 @@ class TensorStorage(LazyTensorStorage):
         compilable: bool = False,
     ) -> None:
         where = device_of(storage) if device == "auto" else torch.empty(0, device=device).device
-        structure = structure_of(storage, where, "TensorStorage")
+        structure: Structure = (
+            structure_of(storage, where, "TensorStorage")
+            if ndim == 1
+            else CellStructure.learned(storage, ndim, where, "TensorStorage")
+        )
         rows = structure.flatten(storage, where, "TensorStorage")
         if max_size not in (None, rows.num):
             raise ValueError(f"TensorStorage: max_size must be the {rows.num} rows of the data, got {max_size}.")

@@ -70,20 +70,21 @@ class Storage(Saving):
     ``max_size``: capacity in records. ``device``: where rows live. ``control``, ``journal``: see `ops.schemas`.
     ``seed``: where a draw's seed lies while the draw holds the lock. ``known_nonempty``: on a GPU, that something is
     stored, as far as the host knows without asking the device.
+
+    ``ndim``, ``cells``, ``num_cells``: dimensions of a batch in records, and the cells of a record, as a shape and as a
+    number; 1, ``[]`` and 1 except in storages of tensors. What this class calls records and slots are cells and their
+    rows where a record has several; see `cells`.
     """
 
     ndim = 1
     num_cells = 1
+    cells = torch.Size()
 
-    def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu", ndim: int = 1) -> None:
+    def __init__(self, max_size: int, device: torch.device | str | int | None = "cpu") -> None:
         super().__init__()
         name = type(self).__name__
         if isinstance(max_size, bool) or not isinstance(max_size, int) or not 0 < max_size < 2**32:
             raise ValueError(f"{name}: max_size must be an int from 1 to 2**32 - 1, got {max_size!r}.")
-        if ndim != 1:
-            raise ValueError(
-                f"{name}: records along several dimensions are not supported, got ndim={ndim}. Use ndim=1."
-            )
         self.max_size = max_size
         where = torch.empty(0, device="cpu" if device is None else device).device
         if where.type == "meta":
@@ -255,8 +256,27 @@ class Storage(Saving):
         """Generations of slots on the storage's device, any shape; -1 for one never written or out of range."""
         return generations_at(self.tables, slots) if self.tables else torch.full_like(slots, -1)
 
-    def locate(self, index: Any, call: str) -> Slots:
-        """The slots of an index as users write it, as of now; see `indexing.resolve`."""
+    @property
+    def asked_size(self) -> int:
+        """The capacity that was asked for: `max_size`, before it was rounded up to whole records of cells."""
+        return self.max_size
+
+    def rows_of(self, index: Any, call: str) -> Any:
+        """The inverse of `coordinates`, of an index as users have it."""
+        return index
+
+    def coordinates(self, slots: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Slots as their user gets them: a tuple, when there are several dimensions."""
+        return slots
+
+    def first_rows(self, slots: Tensor) -> Tensor:
+        """Slots as this class knows them, those of their first cells; -1 for one that there is not."""
+        return slots
+
+    def locate(self, index: Any, call: str, dim: int = 0) -> Slots:
+        """The slots of an index as users write it, as of now; see `indexing.resolve`. ``dim``: the dimension that the
+        index has slots in, when there are several.
+        """
         index = settled(index, self.device, call)
         return resolve(index, self.extent, self.device, call)
 
@@ -266,8 +286,10 @@ class Storage(Saving):
             slots = self.locate(index, f"{type(self).__name__}[...]")
             return self.read(slots.flat, slots.shape)[0]
 
-    def set(self, index: Any, data: Any, call: str | None = None) -> None:
-        """Overwrite whole records at an index as users write it; a single record takes data without a batch."""
+    def set(self, index: Any, data: Any, call: str | None = None, dim: int = 0) -> None:
+        """Overwrite whole records at an index as users write it; a single record takes data without a batch. ``dim`` as
+        in `locate`.
+        """
         call = call or f"{type(self).__name__}[...] ="
         with self.lock:
             index = settled(index, self.device, call)

@@ -14,8 +14,9 @@ import torch
 from tensordict import NonTensorData, TensorDict, is_non_tensor, is_tensor_collection, is_tensorclass
 from torch import Tensor
 
+from torchrb.storages.cells import structure_with
 from torchrb.storages.records import STORABLE_DTYPES
-from torchrb.storages.structure import Structure, structure_of
+from torchrb.storages.structure import Structure
 from torchrb.storages.values import from_json, to_json
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in STORABLE_DTYPES}
@@ -32,18 +33,26 @@ def example_of(structure: Structure) -> Any:
 
 def describe(structure: Structure, call: str) -> Any:
     """JSON of a structure. TypeError when its classes cannot be found again by their names."""
-    return _described(example_of(structure), call)
+    told = _described(example_of(structure), call)
+    return {"cells": [*structure.cells], "cell": told} if structure.cells else told
 
 
 def structure_from(description: Any, device: torch.device, call: str) -> Structure:
     """The structure that was described. ValueError for what is no description, TypeError for an unknown class."""
     try:
-        example = _example(description, call, 0)
+        cells = cells_in(description, call)
+        example = _example(description["cell"] if cells else description, call, 0)
         if is_non_tensor(example):
             raise ValueError(f"{call}: what a record is cannot be read from the file.")
-        return structure_of(example, device, call)
+        return structure_with(cells, example, device, call)
     except (KeyError, IndexError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{call}: what a record is cannot be read from the file ({error!r}).") from error
+
+
+def cells_in(description: Any, call: str) -> torch.Size:
+    """The cells of a record that was described."""
+    cells = description.get("cells", []) if isinstance(description, dict) else []
+    return torch.Size(_shape(cells, call))
 
 
 def _described(part: Any, call: str) -> Any:

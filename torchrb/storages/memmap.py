@@ -29,7 +29,7 @@ from torchrb.ops.schemas import (
 from torchrb.persistence import StateReader
 from torchrb.storages import memmap_state
 from torchrb.storages.base import Placement
-from torchrb.storages.description import describe, structure_from
+from torchrb.storages.description import cells_in, describe, structure_from
 from torchrb.storages.heap import REF_WORDS, Heap
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.records import LeafSpec, RecordTable, packed
@@ -48,12 +48,13 @@ class LazyMemmapStorage(LazyTensorStorage):
     """Records in a memory-mapped file, allocated when the first batch tells what a record is.
 
     Args:
-        max_size: capacity in records. The file takes up as much of the disk as was written.
+        max_size: capacity in records, with several dimensions in cells. The file takes up as much of the disk as was
+            written.
         scratch_dir: the directory of the files. It belongs to one storage: while that lives, in whatever process, no
             other one opens it (RuntimeError). None: files without a name in the system's temporary directory, which are
             gone when the storage is, however its process ends.
         device: only "cpu"; move what is sampled.
-        ndim: only 1.
+        ndim: dimensions of a batch in records, as in `LazyTensorStorage`.
         existsok: go on with the records that an earlier storage left in ``scratch_dir``: rows, handles, counters,
             strings. Otherwise they are a FileExistsError. Of a process that was killed while it wrote, the records that
             it had not finished are dropped, and a warning says so.
@@ -121,22 +122,24 @@ class LazyMemmapStorage(LazyTensorStorage):
 
     def _resume(self, interrupted: bool) -> None:
         control, counters = self.control, self._counters
-        counts = {
-            counters[CONTROL_CURSOR]: self.max_size - 1,
-            counters[CONTROL_LENGTH]: self.max_size,
-            counters[CONTROL_WRITES]: 2**62,
-            counters[CONTROL_STAMP]: 2**51,
-            self._files.words[HEAP]: self._files.objects.nbytes,
-        }
-        for count, most in counts.items():
+        name = type(self).__name__
+        capacity = self._capacity_for(cells_in(self._files.told(name)[0], name))
+        counts = [
+            (counters[CONTROL_CURSOR], capacity - 1),
+            (counters[CONTROL_LENGTH], capacity),
+            (counters[CONTROL_WRITES], 2**62),
+            (counters[CONTROL_STAMP], 2**51),
+            (self._files.words[HEAP], self._files.objects.nbytes),
+        ]
+        for count, most in counts:
             if not 0 <= count <= most:
-                raise ValueError(f"{type(self).__name__}: {self._files} is damaged: it counts {count} of {most}.")
+                raise ValueError(f"{name}: {self._files} is damaged: it counts {count} of {most}.")
         control[CONTROL_LOCK] = 0
         control[CONTROL_EPOCH] = new_epoch()  # the files may be a copy, or older than what was counted last
         control[CONTROL_JOURNAL] = max(counters[CONTROL_JOURNAL], 0) + self.journal.shape[0] + 1  # readers start anew
         with self.lock:  # which learns what a record is, and cleans up after a process that was killed
             if interrupted:
-                dropped = repair(self.tables, control, self.journal)
+                dropped = repair(self.tables, control, self.journal, self.num_cells)
                 warnings.warn(
                     f"{type(self).__name__}: {self._files} was in use when its machine stopped, or is on another one. "
                     f"Records written in its last minute may be there in part; {dropped} that look so were dropped.",
@@ -174,7 +177,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         structure, rows = taken.structure, taken.rows
         records, publish = self.lay_out_file(structure)
         try:
-            self.reserve(0, max(self._wanted, min(rows.num, self.max_size)), records)
+            self.reserve(0, max(self._wanted, min(rows.num, self._capacity_for(structure.cells))), records)
             control = self.control.clone()
             written = write(records, control, rows)
 
@@ -222,7 +225,7 @@ class LazyMemmapStorage(LazyTensorStorage):
             # Large pages only where room was made sure of: see `Scratch.reserve`.
             return memory.tensor(at, capacity * nbytes, large_pages=False).view(capacity, nbytes)
 
-        return packed([*structure.leaves, *refs], self.max_size, self.device, zeros)
+        return packed([*structure.leaves, *refs], self._capacity_for(structure.cells), self.device, zeros)
 
     def reserve(self, begin: int, end: int, records: RecordTable | None = None) -> None:
         """Make sure that there is room on disk for records in these slots. OSError when there is none."""
@@ -335,6 +338,11 @@ class FileSharing(Sharing):
             return
         description, at = files.told(name)
         structure = structure_from(description, storage.device, name)
+        if len(structure.cells) + 1 != storage.ndim:
+            raise ValueError(
+                f"{name}: the records in {files} are of a storage with ndim={len(structure.cells) + 1}, got "
+                f"ndim={storage.ndim}."
+            )
         records = storage._table(structure, at)  # type: ignore[attr-defined]
         files.lay(at, len(storage) * records.tables[0].shape[1])
         storage._records, storage._numbers, storage.structure = records, numbers_of(structure), structure
@@ -343,14 +351,16 @@ class FileSharing(Sharing):
         files = self._files
         held = [self._memory, files.records, files.objects, *([files.lock] if files.lock else [])]
         fds = [reduction.DupFd(memory.fd) for memory in held]
-        return _arrived, (type(storage), storage.max_size, files.directory, fds)
+        return _arrived, (type(storage), storage.max_size, storage.ndim, files.directory, fds)
 
 
-def _arrived(kind: type[LazyMemmapStorage], max_size: int, directory: str | None, fds: list[Any]) -> LazyTensorStorage:
+def _arrived(
+    kind: type[LazyMemmapStorage], max_size: int, ndim: int, directory: str | None, fds: list[Any]
+) -> LazyTensorStorage:
     memory, records, objects, *lock = (SharedMemory(fd.detach()) for fd in fds)
 
     def made() -> LazyTensorStorage:
-        storage = kind._received(max_size, "packed")
+        storage = kind._received(max_size, "packed", ndim)
         assert isinstance(storage, LazyMemmapStorage)
         storage._open(Scratch(records, objects, lock[0] if lock else None, directory), memory)
         storage._close = None  # whoever made it looks after the files

@@ -46,9 +46,11 @@ def segment(storage: LazyMemmapStorage, slots: Tensor, call: str) -> dict[str, A
 def plan(storage: LazyMemmapStorage, reader: StateReader, counters: Counters) -> PlannedRows:
     """What `Saving._plan_rows` asks for."""
     length, before = counters.length, len(storage)
-    saved = tensor_state.SavedRows(reader, length, storage.max_size, None)
+    capacity = storage._room_for(reader)
+    saved = tensor_state.SavedRows(reader, length, capacity, None)
     structure = storage.structure
     saved.require_fields_of(structure, reader.call)
+    saved.require_cells_of(storage, counters)
     if not length:
         return PlannedRows(lambda: _copy_rows(storage.tables, [], 0, before), storage.journal, False)
     check_headers(saved.headers(length), counters, reader.call)
@@ -62,7 +64,7 @@ def plan(storage: LazyMemmapStorage, reader: StateReader, counters: Counters) ->
     columns = dict(zip(saved.structure.object_keys, saved.objects, strict=True))
     refs = storage.add_values([columns[key] for key in structure.object_keys], structure.object_keys, reader.call)
     storage.reserve(0, length, records)
-    tables = saved.laid_out(records, structure.leaves, length, storage.max_size)
+    tables = saved.laid_out(records, structure.leaves, length, capacity)
     for leaf, ref in enumerate(refs, len(structure.leaves)):
         cells_of(tables, records.layout, leaf)[:length] = ref.view(torch.uint8)
 

@@ -24,11 +24,11 @@ from torchrb.ops.schemas import (
 )
 
 
-def repair(tables: list[Tensor], control: Tensor, journal: Tensor) -> int:
+def repair(tables: list[Tensor], control: Tensor, journal: Tensor, num_cells: int = 1) -> int:
     """Bring a storage into a state that its ops could have left. Returns how many records were dropped.
 
     The caller holds the storage's lock. May be killed itself, and done again. A record that moves to fill a gap is
-    another one to handles.
+    another one to handles. ``num_cells``: rows that make a record; one that was not written in all of them is dropped.
     """
     control[CONTROL_LOCK] = 0
     control[CONTROL_JOURNAL] += journal.shape[0] + 1  # writes may not have been noted: every reader starts anew
@@ -36,7 +36,10 @@ def repair(tables: list[Tensor], control: Tensor, journal: Tensor) -> int:
         return 0
     words, capacity = words_of(tables), tables[0].shape[0]
     torn = torch.nonzero((words & SLOT_BUSY) != 0).view(-1)
-    _retire(words, torn, control)
+    if num_cells == 1:
+        _retire(words, torn, control)
+    else:
+        torn = _retire_in_part(words, num_cells, control)
     live = torch.nonzero((words & SLOT_LIVE) != 0).view(-1)
     num = live.shape[0]
     gaps = torch.nonzero((words[:num] & SLOT_LIVE) == 0).view(-1)
@@ -47,6 +50,15 @@ def repair(tables: list[Tensor], control: Tensor, journal: Tensor) -> int:
         control[CONTROL_CURSOR] = num
     control[CONTROL_LENGTH] = num
     return torn.shape[0]
+
+
+def _retire_in_part(words: Tensor, num_cells: int, control: Tensor) -> Tensor:
+    """Retire records with a torn cell, or whose cells are not of one write. Returns their slots."""
+    cells = words.view(-1, num_cells)
+    torn = torch.nonzero(((cells & SLOT_BUSY) != 0).any(1) | (cells != cells[:, :1]).any(1)).view(-1)
+    counts = counts_from(cells[torn].amax(1, keepdim=True), control)
+    cells[torn] = ((counts + 1) << SLOT_COUNT_SHIFT).expand(-1, num_cells)
+    return torn
 
 
 def _retire(words: Tensor, slots: Tensor, control: Tensor) -> None:

@@ -85,6 +85,8 @@ class Saving(ABC):
     bounded = True  # whether there is a capacity
     grows_on_disk = True  # whether what was dumped and not written since, by the journal, is left as it is
     max_size: int
+    num_cells: int
+    cells: torch.Size
     device: torch.device
     lock: Any
     control: Tensor
@@ -186,7 +188,7 @@ class Saving(ABC):
     def _hooked(self, length: int) -> dict[str, Any]:
         """The data as save hooks want it, and the headers of its records."""
         slots = torch.arange(length, device=self.device)
-        data = self.read(slots)[0] if self.tables else None
+        data = self.read(slots, torch.Size([length // self.num_cells, *self.cells]))[0] if self.tables else None
         for hook in self._save_hooks:
             if hasattr(hook, "shift"):  # torchrl's hooks ask where the newest record ends; they are given no free rows
                 hook.shift, hook.is_full = self.cursor or length, True  # type: ignore[attr-defined]
@@ -294,14 +296,19 @@ class Saving(ABC):
         capacity = None if reader.any("capacity") is None else reader.number("capacity", 1, 2**32 - 1)
         length = reader.number("length", 0, 2**32 - 1 if capacity is None else capacity)
         cursor = reader.number("cursor", 0, length if capacity is None else capacity - 1)
-        if length > self.max_size:
+        room = self._room_for(reader)
+        if length > room:
             raise ValueError(
-                f"{reader.call}: the saved state has {length} records, and there is room for {self.max_size}. Make a "
+                f"{reader.call}: the saved state has {length} records, and there is room for {room}. Make a "
                 f"storage with max_size={capacity or length}."
             )
-        if capacity != (self.max_size if self.bounded else None):
-            cursor = length % self.max_size
+        if capacity != (room if self.bounded else None):
+            cursor = length % room
         return Counters(cursor, length, reader.number("writes", 0), reader.number("stamp", 0, 1 << 50))
+
+    def _room_for(self, reader: StateReader) -> int:
+        """The capacity that there will be with a state."""
+        return self.max_size
 
     def _head(self, call: str) -> dict[str, Any]:
         """A state without its rows."""

@@ -28,7 +28,7 @@ from torchrb.ops.schemas import CONTROL_SIZE
 from torchrb.storages.process_lock import ProcessLock
 from torchrb.storages.repair import repair
 from torchrb.storages.shared_memory import SharedMemory, rounded
-from torchrb.storages.structure import Structure, numbers_of, shown, structure_of
+from torchrb.storages.structure import Structure, numbers_of, shown
 
 if TYPE_CHECKING:
     from torchrb.storages.records import RecordTable
@@ -94,7 +94,8 @@ class Sharing:
         if storage.structure is None:
             self._learn(storage)
         if died:
-            dropped = repair(storage.tables, self.control, self.journal)
+            num_cells = 1 if storage.structure is None else storage.structure.cells.numel()
+            dropped = repair(storage.tables, self.control, self.journal, num_cells)
             if dropped:
                 warnings.warn(
                     f"{type(storage).__name__}: process {died} ended while it was writing; {dropped} records that it "
@@ -108,7 +109,7 @@ class Sharing:
         if not self._words[EXAMPLE_AT]:
             return
         example = os.pread(self._memory.fd, self._words[EXAMPLE_BYTES], self._words[EXAMPLE_AT])
-        structure = structure_of(pickle.loads(example), storage.device, "share")
+        structure = storage._learned(pickle.loads(example), storage.device, "share")
         self._end = self._body
         storage._records = storage._lay_out(structure, storage.device, self.zeros)
         storage.structure, storage._numbers = structure, numbers_of(structure)
@@ -116,7 +117,7 @@ class Sharing:
     def sent(self, storage: LazyTensorStorage) -> tuple[Any, ...]:
         """What makes the storage in another process; the caller holds its lock."""
         fd, ring = reduction.DupFd(self._memory.fd), storage.journal.shape[0]
-        return _arrived, (type(storage), storage.max_size, storage._layout, fd, ring, storage._adopted)
+        return _arrived, (type(storage), storage.max_size, storage._layout, storage.ndim, fd, ring, storage._adopted)
 
 
 def share(storage: LazyTensorStorage) -> None:
@@ -168,7 +169,7 @@ def _example(structure: Structure) -> bytes:
     """A pickled batch of no records. TypeError when its classes cannot be named to another process."""
     with torch.inference_mode(False):
         values = [torch.empty((0, *leaf.shape), dtype=leaf.dtype) for leaf in structure.leaves]
-        example = structure.build(values, [], torch.Size([0]))
+        example = structure.build(values, [], torch.Size([0, *structure.cells]))
     try:
         return pickle.dumps(example)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -195,12 +196,12 @@ def here(token: tuple[int, int], made: Callable[[], LazyTensorStorage]) -> LazyT
 
 
 def _arrived(
-    kind: type[LazyTensorStorage], max_size: int, layout: Any, fd: Any, ring: int, adopted: list[Tensor]
+    kind: type[LazyTensorStorage], max_size: int, layout: Any, ndim: int, fd: Any, ring: int, adopted: list[Tensor]
 ) -> LazyTensorStorage:
     memory = SharedMemory(fd.detach())
 
     def made() -> LazyTensorStorage:
-        storage = kind._received(max_size, layout)
+        storage = kind._received(max_size, layout, ndim)
         storage._adopted = adopted
         Sharing(storage, memory, ring).take_over(storage)
         return storage

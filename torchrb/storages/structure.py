@@ -7,6 +7,7 @@ plain tensors.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -35,6 +36,7 @@ class Structure(Protocol):
 
     leaves: list[LeafSpec]
     object_keys: list[tuple]
+    cells: torch.Size  # the shape of the cells that a record of several dimensions is made of; see `storages.cells`
 
     def flatten(self, batch: Any, device: torch.device, call: str) -> Rows:
         """Validate a batch and take it apart. KeyError for missing or extra fields, ValueError for a shape or dtype."""
@@ -232,6 +234,8 @@ class _Node(NamedTuple):
 class TensorDictStructure:
     """Records of a tensordict or tensorclass with batch size ``[num, *rest]``."""
 
+    cells = torch.Size()
+
     def __init__(self, batch: Any, device: torch.device, call: str) -> None:
         if not batch.batch_dims:
             raise ValueError(f"{call}: a batch needs a batch size, got batch_size=[]. One record is for add().")
@@ -312,6 +316,21 @@ class TensorDictStructure:
         td = TensorDict._new_unsafe(source=source, batch_size=batch_size, device=self.device)
         return td if node.wrapper is None else node.wrapper.from_tensordict(td)
 
+    def redimensioned(self, dropped: int, added: torch.Size) -> TensorDictStructure:
+        """The same fields, where records have ``dropped`` dimensions less in front, and then ``added`` ones."""
+
+        def of(node: _Node) -> _Node:
+            entries = [(name, of(entry) if isinstance(entry, _Node) else entry) for name, entry in node.entries]
+            return _Node(node.wrapper, torch.Size((*added, *node.tail[dropped:])), entries)
+
+        other = copy.copy(self)
+        other.leaves, other._root = _redimensioned(self.leaves, dropped, added), of(self._root)
+        return other
+
+
+def _redimensioned(leaves: list[LeafSpec], dropped: int, added: torch.Size) -> list[LeafSpec]:
+    return [leaf._replace(shape=torch.Size((*added, *leaf.shape[dropped:]))) for leaf in leaves]
+
 
 def _walk(td: Any, path: tuple, leaves: dict[tuple, Tensor], objects: dict[tuple, list]) -> None:
     for name, value in td.items():
@@ -343,6 +362,7 @@ class PytreeStructure:
     """Records that are nested dicts, lists and tuples of tensors (a single tensor is the smallest of them)."""
 
     object_keys: list[tuple] = []
+    cells = torch.Size()
 
     def __init__(self, batch: Any, call: str) -> None:
         flat, self._spec = pytree.tree_flatten_with_path(batch, is_leaf=is_tensor_collection)
@@ -387,3 +407,9 @@ class PytreeStructure:
         if len(shape) != 1:
             values = [v.view((*shape, *leaf.shape)) for v, leaf in zip(values, self.leaves, strict=True)]
         return pytree.tree_unflatten(values, self._spec)
+
+    def redimensioned(self, dropped: int, added: torch.Size) -> PytreeStructure:
+        """As that of a `TensorDictStructure`."""
+        other = copy.copy(self)
+        other.leaves = _redimensioned(self.leaves, dropped, added)
+        return other

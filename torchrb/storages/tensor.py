@@ -12,7 +12,8 @@ from torchrb import ops
 from torchrb.ops.schemas import HEADER_BYTES, ORDERED_DTYPES, STALE, UPDATED
 from torchrb.persistence import StateReader
 from torchrb.storages import tensor_state
-from torchrb.storages.base import Column, Placement, Storage
+from torchrb.storages.base import Column, Placement
+from torchrb.storages.cells import CellStorage, CellStructure, flat_values, leading
 from torchrb.storages.copies import own_copy
 from torchrb.storages.keys import DIGEST_WORDS, value_words
 from torchrb.storages.memory import zeros
@@ -64,13 +65,16 @@ class _Taken(NamedTuple):
     kept: Tensor | None = None
 
 
-class LazyTensorStorage(Storage):
+class LazyTensorStorage(CellStorage):
     """Preallocated tensors, allocated when the first batch tells what a record is.
 
     Args:
-        max_size: capacity in records.
+        max_size: capacity in records; with several dimensions in cells, rounded up to whole records.
         device: where the records live; ``"auto"``: where the first batch lies.
-        ndim: only 1.
+        ndim: dimensions of a batch in records. With ``ndim=2`` a batch ``[n, a, ...]`` is ``n`` records of ``a`` cells
+            each: the ring, handles and `write_count` are about records, ``len`` and draws about cells, and an index is
+            the tuple of the slot and the place within the record; see `storages.cells`. All batches must have records
+            of the same cells as the first.
         compilable: accepted for compatibility; every op can be compiled.
         layout: ``"packed"`` (default) keeps a record in one piece of memory, ``"columns"`` each field in a tensor of
             its own. Results are the same.
@@ -117,10 +121,10 @@ class LazyTensorStorage(Storage):
         self._sharing: Sharing | None = None
 
     @classmethod
-    def _received(cls, max_size: int, layout: Any) -> LazyTensorStorage:
+    def _received(cls, max_size: int, layout: Any, ndim: int) -> LazyTensorStorage:
         """A storage that another process made, before it knows of anything that is shared."""
         storage = cls.__new__(cls)
-        LazyTensorStorage.__init__(storage, max_size, layout=layout)
+        LazyTensorStorage.__init__(storage, max_size, layout=layout, ndim=ndim)
         return storage
 
     def share(self) -> None:
@@ -296,12 +300,37 @@ class LazyTensorStorage(Storage):
         batch = as_one(data, call) if one else as_batch(data, call)
         return None if batch is None else self._fit(batch, call)
 
+    def _learned(self, batch: Any, device: torch.device, call: str) -> Structure:
+        """What records are, of a first batch."""
+        if self.ndim > 1:
+            return CellStructure.learned(batch, self.ndim, device, call)
+        return structure_of(batch, device, call)
+
+    def _take_cells(self, data: Any, num: int, whole: bool, call: str) -> tuple[torch.Size, Any]:
+        batch = as_batch(data, call) if num else as_one(data, call)
+        shape, structure = leading(batch, num or 1, call), self.structure
+        assert isinstance(structure, CellStructure)
+        rows = structure.flatten_as(batch, shape, self.device, call)
+        shape = shape if num else torch.Size()
+        if whole:
+            num, rest = divmod(rows.num, self.num_cells)
+            if rest:
+                raise ValueError(
+                    f"{call}: records of cells {[*structure.cells]} are addressed, got data of {[*shape]}."
+                )
+            records = structure.build(rows.values, rows.objects, torch.Size((num, *structure.cells)))
+            return shape, self._fit(records, call)
+        values = zip(structure.leaves, rows.values, strict=True)
+        fields = [_Field(shown(leaf.key), number, value) for number, (leaf, value) in enumerate(values)]
+        kept = zip(structure.object_keys, rows.objects, strict=True)
+        return shape, fields + [_Field(shown(key), ~number, value) for number, (key, value) in enumerate(kept)]
+
     def _fit(self, batch: Any, call: str) -> _Taken:
         """Hold a batch against the structure, or learn one from the first batch; None of it is visible yet."""
         if self._staging.noted:
             self._staging.settle()
         device = self.device if self._settled else device_of(batch)
-        structure = self.structure or structure_of(batch, device, call)
+        structure = self.structure or self._learned(batch, device, call)
         rows = structure.flatten(batch, device, call)
         if self.structure is not None and self.structure is not structure:  # an object's own code wrote a first batch
             structure = self.structure
@@ -328,7 +357,7 @@ class LazyTensorStorage(Storage):
             self.lock.owns(*records.tables)
             self.known_nonempty = True
         control = self.control.clone()
-        columns = [[None] * self.max_size for _ in structure.object_keys]
+        columns = [[None] * self._capacity_for(structure.cells) for _ in structure.object_keys]
         written = write(records, control, rows)
         if columns:
             placing(columns, written[0].tolist(), rows.objects)()
@@ -356,13 +385,11 @@ class LazyTensorStorage(Storage):
 
     def _lay_out(self, structure: Structure, device: torch.device, zeros: Callable[..., Tensor] = zeros) -> RecordTable:
         """Tables for records of a structure, in memory from ``zeros``; the user's own tensors where they are."""
-        leaves = structure.leaves
+        leaves, capacity = structure.leaves, self._capacity_for(structure.cells)
         if self._layout == "packed" or not leaves:
-            return packed(leaves, self.max_size, device, zeros)
-        tensors = self._adopted or [
-            zeros(self.max_size, *leaf.shape, dtype=leaf.dtype, device=device) for leaf in leaves
-        ]
-        return columns(leaves, tensors, zeros(self.max_size, HEADER_BYTES, dtype=torch.uint8, device=device))
+            return packed(leaves, capacity, device, zeros)
+        tensors = self._adopted or [zeros(capacity, *leaf.shape, dtype=leaf.dtype, device=device) for leaf in leaves]
+        return columns(leaves, tensors, zeros(capacity, HEADER_BYTES, dtype=torch.uint8, device=device))
 
     def _placing(self, slots: list[int], objects: list[list[Any]], places: list[int] | None = None) -> Finish:
         """What puts non-tensor fields (all, or those at some places) beside their rows."""
@@ -396,11 +423,14 @@ class LazyTensorStorage(Storage):
             raise KeyError(f"{call}: no field {key!r} is stored; stored are {stored}.")
         return number
 
-    def plan_fields(self, fields: Mapping[Any, Any], num: int, call: str) -> Fields:
-        """Validate new values of some fields for ``num`` records; writes nothing. KeyError for a field that is not
-        stored, ValueError for a shape or dtype.
+    def plan_fields(self, fields: Mapping[Any, Any], num: int, call: str, shape: torch.Size | None = None) -> Fields:
+        """Validate new values of some fields for ``num`` rows; writes nothing. ``shape``: that in which values come,
+        where it is not ``[num]``. KeyError for a field that is not stored, ValueError for a shape or dtype.
         """
-        return self._fit_fields(self._take_fields(fields, call), num, call)
+        taken = self._take_fields(fields, call)
+        if shape is not None:
+            taken = [field._replace(value=flat_values(field.key, field.value, shape, call)) for field in taken]
+        return self._fit_fields(taken, num, call)
 
     def _fit_fields(self, taken: list[_Field], num: int, call: str) -> Fields:
         fields = Fields([], [], [], [])

@@ -17,6 +17,7 @@ from torchrb.generations import words_of
 from torchrb.ops.reference_tables import cells_of, typed
 from torchrb.ops.schemas import HEADER_BYTES, SLOT_BUSY
 from torchrb.persistence import StateReader
+from torchrb.storages.cells import CellStructure, saved_cells, structure_with
 from torchrb.storages.memory import zeros
 from torchrb.storages.records import LeafSpec, RecordTable
 from torchrb.storages.saving import Counters, PlannedRows, check_headers, new_headers_of, segments_of
@@ -49,14 +50,17 @@ class Placed:
 
 
 def told(storage: LazyTensorStorage) -> dict[str, Any]:
-    """What a state says of the structure: an example, a batch of no records, and where the leaves of a row are."""
+    """What a state says of the structure: an example, a batch of no rows; where the leaves of a row are; and the cells
+    that a record has, where each of them is a row.
+    """
     structure = storage.structure
     if structure is None:
-        return {"example": None, "layout": []}
+        return {"example": None, "layout": [], "cells": []}
     columns: list[list[Any]] = [[] for _ in structure.object_keys]
     with torch.inference_mode(False):
         example = structure.build(storage._records.templates, columns, torch.Size([0]))
-    return {"example": persistence.plain(example, "the example"), "layout": list(storage._records.layout)}
+    plain = persistence.plain(example, "the example")
+    return {"example": plain, "layout": list(storage._records.layout), "cells": list(structure.cells)}
 
 
 def segment(storage: LazyTensorStorage, slots: Tensor, call: str) -> dict[str, Any]:
@@ -82,11 +86,12 @@ class SavedRows:
     """
 
     def __init__(self, reader: StateReader, length: int, capacity: int, placed: Any) -> None:
-        call = reader.call
+        call = self._call = reader.call
         self.example = None
         if reader.any("example") is not None:
             self.example = persistence.restored(reader.any("example"), f"{call}: 'example'")
-        self.structure = None if self.example is None else _learned(self.example, call)
+        self.cells = saved_cells(reader)
+        self.structure = None if self.example is None else _learned(self.cells, self.example, call)
         self.leaves: list[LeafSpec] = [] if self.structure is None else self.structure.leaves
         self.layout = reader.items("layout", 3 * len(self.leaves))
         self.tables: list[Tensor] = []
@@ -151,7 +156,25 @@ class SavedRows:
                 f"{call}: the saved state is of records of other fields: expected {_shown(expected)}, as the storage "
                 f"has, got {_shown(got)}. Load it into a new storage."
             )
-        structure.flatten(self.example, _CPU, call)  # and the same containers
+        rows = structure.cell if isinstance(structure, CellStructure) else structure
+        rows.flatten(self.example, _CPU, call)  # and the same containers
+
+    def require_cells_of(self, storage: LazyTensorStorage, counters: Counters) -> None:
+        """ValueError where the records have other cells than those of a storage, or are not whole."""
+        if self.structure is None:
+            return
+        cells, num, length = self.cells, self.cells.numel(), counters.length
+        if len(cells) + 1 != storage.ndim or storage.cells not in (torch.Size(), cells):
+            expected = f"cells {[*storage.cells]}" if storage.cells else f"ndim={storage.ndim}"
+            raise ValueError(
+                f"{self._call}: the saved state has records of cells {[*cells]}, that is ndim={len(cells) + 1}, and "
+                f"this storage has {expected}. Load it into one like that which saved it."
+            )
+        if not cells or not length:
+            return
+        words = self.headers(length)[:, 0]
+        if counters.cursor % num or length % num or not bool((words.view(-1, num) == words[::num, None]).all()):
+            raise ValueError(f"{self._call}: the saved state has records of which some cells are missing or others.")
 
     def headers(self, length: int) -> Tensor:
         """Words and stamps, int64 ``[length, 2]``."""
@@ -180,24 +203,25 @@ def _shown(fields: dict[tuple, tuple | None]) -> str:
     return ", ".join(f"{shown(key)!r} {kind}" for key, kind in kinds)
 
 
-def _learned(example: Any, call: str) -> Structure:
+def _learned(cells: torch.Size, example: Any, call: str) -> Structure:
     try:
-        return structure_of(example, _CPU, call)
+        return structure_with(cells, example, _CPU, call)
     except (TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{call}: the example of the saved state is no record: {error}") from error
 
 
 def plan(storage: LazyTensorStorage, reader: StateReader, counters: Counters, placed: Any) -> PlannedRows:
     """What `Saving._plan_rows` asks for."""
-    length, capacity = counters.length, storage.max_size
+    length, capacity = counters.length, storage._room_for(reader)
     saved = SavedRows(reader, length, capacity, placed)
     structure = storage.structure
     saved.require_fields_of(structure, reader.call)
+    saved.require_cells_of(storage, counters)
     if not length:
         return PlannedRows(_forgetting(storage), storage.journal, False)
     check_headers(saved.headers(length), counters, reader.call)
     if structure is None:
-        structure = structure_of(saved.example, storage.device, reader.call)
+        structure = structure_with(saved.cells, saved.example, storage.device, reader.call)
         storage._require_fit(structure)
     kept = storage._records if storage.structure is not None else storage._lay_out(structure, storage.device)
     tables = saved.laid_out(kept, structure.leaves, length, capacity)
@@ -266,7 +290,8 @@ def data_of(reader: StateReader, length: int) -> tuple[Any, Tensor]:
         template = torch.empty((0, *leaf.shape), dtype=leaf.dtype)
         cells = cells_of(saved.tables, saved.layout, number)[:length].contiguous() if length else template
         values.append(typed(cells, template) if length else template)
-    data = saved.structure.build(values, saved.objects, torch.Size([length]))
+    shape = torch.Size([length // saved.cells.numel(), *saved.cells])
+    data = saved.structure.build(values, saved.objects, shape)
     return data, saved.tables[0][:length, :HEADER_BYTES] if length else torch.empty(0, HEADER_BYTES, dtype=torch.uint8)
 
 
@@ -274,12 +299,14 @@ def state_of(state: dict[str, Any], data: Any, headers: Any, call: str) -> dict[
     """A state like another one, with this data, in columns."""
     state = {key: value for key, value in state.items() if key not in ("data", "headers")}
     if data is None:
-        return state | {"example": None, "layout": [], "rows": [], "length": 0, "cursor": 0}
-    structure = structure_of(data, _CPU, call)
+        return state | {"example": None, "layout": [], "cells": [], "rows": [], "length": 0, "cursor": 0}
+    ndim = 1 + len(saved_cells(StateReader(state, call)))
+    structure = structure_of(data, _CPU, call) if ndim == 1 else CellStructure.learned(data, ndim, _CPU, call)
     num, values, objects = structure.flatten(data, _CPU, call)
     if not isinstance(headers, Tensor) or headers.shape != (num, HEADER_BYTES) or headers.dtype != torch.uint8:
         headers = new_headers_of(num)
-        state |= {"length": num, "cursor": num, "stamp": num, "capacity": num + 1}
+        room = num + structure.cells.numel()
+        state |= {"length": num, "cursor": num, "stamp": num, "capacity": room}
     tables = [headers.contiguous()]
     layout: list[int] = []
     for leaf, value in zip(structure.leaves, values, strict=True):
@@ -291,4 +318,5 @@ def state_of(state: dict[str, Any], data: Any, headers: Any, call: str) -> dict[
     example = structure.build(empties, columns, torch.Size([0]))
     plain = [persistence.plain(column, call) for column in objects]
     rows = [{"num": num, "slots": None, "tables": tables, "objects": plain}] if num else []
-    return state | {"example": persistence.plain(example, call), "layout": layout, "rows": rows}
+    told = {"example": persistence.plain(example, call), "layout": layout, "cells": list(structure.cells)}
+    return state | told | {"rows": rows}

@@ -65,33 +65,38 @@ class Writer(ABC):
         """What is stored of the data that a user hands in, whole records or some fields: here, all of it."""
         return data
 
-    def add(self, data: Any) -> int:
-        """Write one record; returns its slot."""
-        return int(self.append(data, one=True)[0])
+    def add(self, data: Any) -> int | Tensor:
+        """Write one record; returns its slot, or with several dimensions, as `extend`, those of its cells."""
+        slots = self.append(data, one=True)[0]
+        return int(slots) if self._num_dims == 1 else as_rows(self.storage, slots)
 
     def extend(self, data: Any) -> Tensor:
-        """Write a batch; returns the slots, int64 ``[n]``."""
-        return self.append(data)[0]
+        """Write a batch; returns the slots, int64 ``[n]``; with several dimensions those of cells, ``[n, ndim]``."""
+        return as_rows(self.storage, self.append(data)[0])
 
     @property
     def tracks_generations(self) -> bool:
         """Whether `generations_of` tells generations and samples carry ``"index_generation"``."""
         return self._tracks_generations
 
+    @property
+    def _num_dims(self) -> int:
+        return 1 if self._storage is None else self._storage.ndim
+
     def generations_of(self, index: int | Tensor | tuple) -> Tensor:
         """The generation of each slot: how often it was written or emptied since its first write, from 0.
 
         ``index``: an int or an integer tensor of any shape; the result, int64, has its shape and device. Of a tuple (an
-        index for each dimension of the storage) the first counts. -1 for a slot never written or out of range, and
-        everywhere when generations are not tracked. A slot that was emptied has a generation too, though no record: a
-        handle with it is not live.
+        index for each dimension of the storage) the first counts, as it does in the last dimension, ``[..., ndim]``, of
+        a tensor. -1 for a slot never written or out of range, and everywhere when generations are not tracked. A slot
+        that was emptied has a generation too, though no record: a handle with it is not live.
         """
-        slots = _as_index(index)
+        slots = _as_index(index, self._num_dims)
         if not self._tracks_generations:
             return torch.full_like(slots, -1)
         storage = self.storage
         with storage.lock:
-            return storage.generations(slots.to(storage.device)).to(slots.device)
+            return storage.generations(storage.first_rows(slots.to(storage.device))).to(slots.device)
 
     # --- saved states
 
@@ -121,15 +126,25 @@ class Writer(ABC):
         if self._storage is None:
             return f"{type(self).__name__}()"
         storage = self._storage
-        return f"{type(self).__name__}(cursor={storage.cursor}, full_storage={len(storage) == storage.max_size})"
+        cursor = storage.cursor // storage.num_cells
+        return f"{type(self).__name__}(cursor={cursor}, full_storage={len(storage) == storage.max_size})"
 
 
-def _as_index(index: int | Tensor | tuple) -> Tensor:
-    """An index as int64 on its own device; of a tuple, its first part. TypeError for a mask or floats."""
+def as_rows(storage: Storage, slots: Tensor) -> Tensor:
+    """Slots as one tensor: with several dimensions their coordinates, in a last dimension more."""
+    return slots if storage.ndim == 1 else torch.stack(storage.coordinates(slots), -1)  # type: ignore[arg-type]
+
+
+def _as_index(index: int | Tensor | tuple, ndim: int = 1) -> Tensor:
+    """Slots of an index as int64 on its own device: the first part of a tuple, or, for a storage of several dimensions,
+    of the last dimension of a tensor. TypeError for a mask or floats.
+    """
     try:
         slots = torch.as_tensor(index[0] if isinstance(index, tuple) and index else index)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(f"generations_of: expected slot numbers, got {index!r}.") from error
     if slots.dtype == torch.bool or slots.is_floating_point() or slots.is_complex():
         raise TypeError(f"generations_of: expected slot numbers, got {slots.dtype}.")
+    if 1 < ndim == (slots.shape[-1] if slots.dim() > 1 and not isinstance(index, tuple) else 1):
+        slots = slots[..., 0]
     return slots.to(torch.int64)

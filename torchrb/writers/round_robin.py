@@ -36,7 +36,7 @@ class RoundRobinWriter(Writer):
         super().__init__(track_generations=track_generations)
 
     def append(self, data: Any, *, one: bool = False) -> tuple[Tensor, Tensor]:
-        if self.choose is not None:
+        if self.choose is not None and self.storage.ndim == 1:  # what is used up of others is cells, not records
             return self.storage.place(self.prepared(data), self.choose, one=one)
         return self.storage.append(self.prepared(data), one=one)
 
