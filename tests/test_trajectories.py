@@ -270,3 +270,46 @@ def test_the_trajectories_in_a_tensordict():
     assert lengths_in(data, None, [("next", "done")], "here") == [2, 4]
     assert lengths_in(data, "text", None, "here") == [1, 3, 2]
     assert lengths_in(data[:1], None, None, "here") == [1]
+
+
+# --- storages of several dimensions
+
+
+def walk_cells(rb, by):
+    """The (slot, cell) pairs of each trajectory, cell after cell."""
+    data, storage = rb.storage[:], rb.storage
+    num, cells = data.shape[0], data.shape[1]
+    first = storage.cursor // cells if len(storage) == storage.max_size else 0
+    runs = []
+    for cell in range(cells):
+        for t in range(num):
+            slot, before = (first + t) % num, (first + t - 1) % num
+            ids, done = data["episode"][:, cell], data["next", "done"][:, cell, 0]
+            fresh = t == 0 or bool(ids[slot] != ids[before] if by == "ids" else done[before])
+            runs.append([(slot, cell)]) if fresh else runs[-1].append((slot, cell))
+    return runs
+
+
+@pytest.mark.parametrize("by", ["ids", "ends"])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_cell_has_trajectories_of_its_own(by, seed):
+    rng, num_cells = random.Random(seed), 3
+    rb = TensorDictReplayBuffer(storage=LazyTensorStorage(7 * num_cells, ndim=2), dim_extend=1)
+    index = TrajectoryIndex(
+        rb.storage, **({"traj_key": "episode"} if by == "ids" else {"end_keys": [("next", "done")]})
+    )
+    for _ in range(25):
+        num = rng.randrange(1, 9)
+        ids = [[rng.randrange(2) for _ in range(num)] for _ in range(num_cells)]
+        done = torch.tensor([[[rng.random() < 0.3] for _ in range(num)] for _ in range(num_cells)])
+        rb.extend(TensorDict({"episode": torch.tensor(ids), "next": {"done": done}}, [num_cells, num]))
+        if rng.random() < 0.3:
+            slots = torch.tensor([rng.randrange(len(rb) // num_cells)])
+            rb.set_at_("episode", torch.tensor([[rng.randrange(2) for _ in range(num_cells)]]), slots)
+        with rb.storage.lock:
+            rows = [list(zip(*(part.tolist() for part in rb.storage.coordinates(torch.tensor(run))), strict=True))
+                    for run in found(index)]  # fmt: skip
+        assert rows == walk_cells(rb, by)
+    positions = torch.arange(len(rb))
+    bounds = index.catch_up()
+    assert torch.equal(bounds.positions_of(bounds.rows_at(positions)), positions)

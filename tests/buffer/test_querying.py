@@ -237,3 +237,24 @@ def test_no_writer_waits_for_a_predicate():
         return True
 
     assert observations(rb.query(writing)) == WHOLE
+
+
+# --- storages of several dimensions
+
+
+def test_cells_are_queried_one_after_the_other():
+    rb = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20, ndim=2), dim_extend=1, writer=TensorDictRoundRobinWriter(track_generations=True)
+    )
+    ids = torch.tensor([[0] * 5 + [1] * 8, [2] * 3 + [3] * 9 + [4]])
+    data = TensorDict({"obs": torch.arange(26).view(2, 13), "episode": ids}, [2, 13])
+    rb.extend(data[:, :10])
+    rb.extend(data[:, 10:])
+    found = rb.query()
+    assert observations(found) == [[3, 4], [*range(5, 13)], [*range(16, 25)], [25]]
+    assert found[3].index.tolist() == [[2, 1]] and found[0].index.tolist() == [[3, 0], [4, 0]]
+    (t,) = rb.query(traj.obs.max() == 24)
+    assert t.obs.tolist() == [*range(16, 25)] and t.index[-1].tolist() == [1, 1]
+    patch = {"obs": torch.arange(9)}
+    assert rb.update_if_present(index=t.index, generation=t.index_generation, patch=patch).updated_count == 9
+    assert observations(rb.query())[2] == [*range(9)]

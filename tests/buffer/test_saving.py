@@ -100,4 +100,4 @@ def test_an_interrupt_while_parts_are_put_in_place_is_raised_when_all_are():
 
     with pytest.raises(KeyboardInterrupt):
         saving._call_all([lambda: done.append("first"), interrupted, lambda: done.append("last")])
-    assert done == ["first", "interrupted", "interrupted", "last"]
+    assert done == ["first", "interrupted", "first", "interrupted", "last"]

@@ -88,9 +88,9 @@ BUGS = [
     ),
     Bug(
         2, "a draw lets the lock go before its rows are read", "buffer/reading.py",
-        "        data, generations = storage.read(slots)\n        info = ",
+        "        data, generations = storage.read(slots)\n        info: dict[str, Any] = ",
         "        storage.lock.release()\n        data, generations = storage.read(slots)\n"
-        "        storage.lock.acquire()\n        info = ",
+        "        storage.lock.acquire()\n        info: dict[str, Any] = ",
         "test_nothing_is_torn_lost_or_mistaken",
     ),
     Bug(
@@ -335,6 +335,64 @@ BUGS = [
         7, "data from the host is copied while the host waits", "storages/structure.py",
         "value = moved(value, device)", "value = value.to(device)",
         "test_data_from_the_host_goes_through_pinned_memory",
+    ),
+    Bug(
+        8, "the switch is made before content is on the disk", "persistence/folder.py",
+        "        entry = content.write(fd, tree)\n        os.fsync(fd)\n", "        entry = content.write(fd, tree)\n",
+        "test_all_that_was_written_is_on_the_disk_before_the_switch",
+    ),
+    Bug(
+        8, "files of the old dump go before the switch", "persistence/folder.py",
+        "        os.replace(folder / aside, manifest)\n",
+        "        _remove(folder, [n for n in os.listdir(folder) if _OWN_NAME.fullmatch(n) and n not in new])\n"
+        "        os.replace(folder / aside, manifest)\n",
+        "test_a_kill_at_any_step_leaves_the_old_dump_or_the_new_one",
+    ),
+    Bug(
+        8, "what an error cut off stays in the directory", "persistence/folder.py",
+        "        _remove(folder, new)\n        raise\n", "        raise\n",
+        "test_an_error_at_any_step_leaves_the_directory_as_it_was",
+    ),
+    Bug(
+        8, "a dump does not wait for a load", "persistence/folder.py",
+        "            fcntl.flock(fd, mode)\n", "            pass\n",
+        "test_nobody_sees_a_dump_while_it_is_replaced",
+    ),
+    Bug(
+        8, "checksums of content are not looked at", "persistence/content.py",
+        "None if _sum(views) == entry.sums[number] else block[0].offset", "None",
+        "test_a_bit_that_changed_in_any_byte_of_any_file_is_an_error_that_names_it",
+    ),
+    Bug(
+        8, "a manifest may name any file", "persistence/folder.py",
+        "not isinstance(name, str) or not _OWN_NAME.fullmatch(name)", "not isinstance(name, str)",
+        "test_no_name_leads_out_of_the_directory",
+    ),
+    Bug(
+        8, "links are followed", "persistence/folder.py",
+        " | os.O_NOFOLLOW", "",
+        "test_a_file_that_is_none_is_not_opened",
+    ),
+    Bug(
+        8, "records change before the rest of a dump was validated", "buffer/saving.py",
+        "puts = [storage.plan_load(storage_state, call, loaded)]",
+        "puts = [storage.plan_load(storage_state, call, loaded)()][:0]",
+        "test_what_is_beside_the_records_is_validated_before_they_change",
+    ),
+    Bug(
+        8, "a slot word from a file may say that it is being written", "storages/saving.py",
+        "whole = ((words & SLOT_BUSY) == 0) & (counts >= 0)", "whole = (counts >= 0)",
+        "test_rows_that_no_storage_saves_are_refused",
+    ),
+    Bug(
+        3, "a load goes on counting where the dump left off", "storages/saving.py",
+        "(CONTROL_EPOCH, new_epoch()),", "(CONTROL_EPOCH, 0),",
+        "test_no_handle_is_given_out_twice_by_processes_that_go_on_from_one_dump",
+    ),
+    Bug(
+        4, "who reads the journal is not told of a load", "storages/saving.py",
+        "int(numbers[CONTROL_JOURNAL]) + journal.shape[0] + 1)", "int(numbers[CONTROL_JOURNAL]))",
+        "test_groups_and_rewards_are_those_of_the_loaded_records",
     ),
     Bug(
         9, "a list keeps the caller's tensors", "storages/copies.py",

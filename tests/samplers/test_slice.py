@@ -303,6 +303,22 @@ def test_a_pass_is_saved_by_the_handles_of_what_is_left():
     assert SliceSampler(num_slices=1).state_dict(rb.storage) == {}
 
 
+@each_sampler
+def test_a_saved_buffer_goes_on_as_it_would_have(kind, tmp_path):
+    def made():
+        return filled([e for e in range(9) for _ in range(3)], kind(slice_len=2, traj_key="episode"), capacity=30)
+
+    rb, other = made(), made()
+    rb.sample(8)
+    rb.dumps(tmp_path)
+    state = rb.state_dict()
+    rest = [rb.sample(8)["index"].tolist() for _ in range(4)]
+    rb.load_state_dict(state)
+    other.loads(tmp_path)
+    for again in (rb, other):
+        assert [again.sample(8)["index"].tolist() for _ in range(4)] == rest
+
+
 def test_records_that_were_drawn_often_enough_are_in_no_slice():
     rb = TensorDictReplayBuffer(
         storage=LazyTensorStorage(9), sampler=SliceSampler(slice_len=2, traj_key="episode"), consume_after_n_samples=1

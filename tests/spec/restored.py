@@ -14,9 +14,12 @@ from torchrb import (
     LazyStackStorage,
     LazyTensorStorage,
     ListStorage,
+    PrioritizedSampler,
     PromptGroupSampler,
     RandomSampler,
     SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
     TensorStorage,
@@ -27,7 +30,8 @@ CAPACITY = 12
 
 def rows(first: int, num: int) -> TensorDict:
     numbers = torch.arange(first, first + num)
-    return TensorDict({"n": numbers, "group": numbers % 3, "reward": numbers.double() % 5, "text": ["é"] * num}, [num])
+    fields = {"n": numbers, "group": numbers % 3, "reward": numbers.double() % 5, "traj": numbers // 4}
+    return TensorDict(fields | {"text": ["é"] * num}, [num])
 
 
 STORAGES = {
@@ -44,11 +48,14 @@ SAMPLERS = {
     "groups": lambda: PromptGroupSampler(
         num_groups=2, group_key="group", reward_key="reward", strategy="recency"
     ),
+    "priorities": lambda: PrioritizedSampler(CAPACITY, alpha=0.7, beta=0.9),
+    "slices": lambda: SliceSampler(slice_len=2, traj_key="traj", strict_length=False),
+    "slice passes": lambda: SliceSamplerWithoutReplacement(slice_len=2, traj_key="traj", strict_length=False),
     "best": lambda: PromptGroupSampler(num_groups=2, group_key="group", reward_key="reward", strategy="reward"),
 }  # fmt: skip
 
 
-def buffer(storage: str, sampler: str, limit: int | None = None) -> TensorDictReplayBuffer:
+def buffer(storage: str, sampler: str, limit: int | None = None, prefetch: int | None = None) -> TensorDictReplayBuffer:
     generator = torch.Generator()
     return TensorDictReplayBuffer(
         storage=STORAGES[storage](),
@@ -57,6 +64,7 @@ def buffer(storage: str, sampler: str, limit: int | None = None) -> TensorDictRe
         generator=generator,
         batch_size=4,
         consume_after_n_samples=limit,
+        prefetch=prefetch,
     )
 
 
@@ -70,6 +78,9 @@ def begun(storage: str, sampler: str, limit: int | None = None) -> TensorDictRep
     if storage != "list":
         rb.set_at_("reward", torch.tensor([9.0]).double(), torch.tensor([5]))
     rb.sample()
+    if sampler == "priorities":
+        rb.update_priority(torch.arange(CAPACITY), torch.arange(CAPACITY) % 5 + 0.5)
+        rb.sample()
     return rb
 
 

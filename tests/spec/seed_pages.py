@@ -125,5 +125,5 @@ LATER: dict[str, dict[str, str]] = {
         "as_remote": "remote_config=None",
     },
 }
-LATER_PARAMETERS = ()
+LATER_PARAMETERS: tuple[str, ...] = ()
 LATER_NAMES = ("RayReplayBuffer",)

@@ -7,6 +7,7 @@ bit by bit.
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import sys
@@ -266,6 +267,7 @@ def test_signals_at_random_moments_leave_whole_records(kind):
         raise Struck
 
     rb, chance, strikes = buffer_of(kind, 8, numbers=range(8)), random.Random(0), 0
+    gc.disable()  # what other tests had called at each collection would swallow a signal
     previous = signal.signal(signal.SIGALRM, handler)
     try:
         for turn in range(300):
@@ -292,4 +294,5 @@ def test_signals_at_random_moments_leave_whole_records(kind):
             assert len(numbers_of(read if isinstance(read, TensorDict) else torch.stack(read))) == 8
     finally:
         signal.signal(signal.SIGALRM, previous)
+        gc.enable()
     assert strikes

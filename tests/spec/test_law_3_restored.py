@@ -11,11 +11,9 @@ from tests.spec import processes, restored
 from tests.spec.restored import STORAGES, begun, buffer, rows, told
 from torchrb import LazyTensorStorage, ReplayBuffer, RoundRobinWriter
 
+PLAIN = ("random", "passes", "priorities")  # samplers that ask for no field
 ALL = [
-    (storage, sampler)
-    for storage in STORAGES
-    for sampler in restored.SAMPLERS
-    if storage != "list" or sampler in ("random", "passes")
+    (storage, sampler) for storage in STORAGES for sampler in restored.SAMPLERS if sampler in PLAIN or storage != "list"
 ]
 
 
@@ -37,6 +35,25 @@ def test_a_buffer_that_loads_goes_on_as_the_one_that_was_saved(tmp_path, storage
         assert again == did
         assert not given & set(generations), "a generation was given out twice"
         given |= set(generations)
+
+
+@pytest.mark.parametrize("sampler", ["random", "passes", "priorities"])
+@pytest.mark.parametrize(("early", "later"), [(3, None), (None, 3), (2, 4)])
+def test_at_any_depth_of_prefetching(tmp_path, sampler, early, later):
+    rb = buffer("packed", sampler, prefetch=early)
+    rb.generator.manual_seed(5)
+    rb.extend(rows(0, 12))
+    for _ in range(3):
+        rb.sample()
+    rb.dumps(tmp_path)
+    expected = [rb.sample()["n"].tolist() for _ in range(6)]
+    new = buffer("packed", sampler, prefetch=later)
+    new.extend(rows(50, 12))
+    new.sample()
+    new.loads(tmp_path)
+    assert [new.sample()["n"].tolist() for _ in range(6)] == expected
+    rb.shutdown()
+    new.shutdown()
 
 
 @pytest.mark.filterwarnings("ignore:PromptGroupSampler")

@@ -10,18 +10,17 @@ from tests.spec.test_law_2_cells import CELLS, PER_RECORD, SAMPLERS, SLOTS, STOR
 from torchrb import LazyTensorStorage, PromptGroupSampler, TensorDictReplayBuffer, TensorDictRoundRobinWriter
 
 
-@pytest.mark.parametrize("consume", [None, 1])
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_cells_are_drawn_as_rows_of_one_dimension_are(sampler, consume):
+def test_cells_are_drawn_as_rows_of_one_dimension_are(sampler):
     """The same seeds, the same history, told in records of cells and in single rows."""
-    cells = buffer_of("packed", sampler, consume_after_n_samples=consume)
+    cells = buffer_of("packed", sampler)
     rows = TensorDictReplayBuffer(
         storage=LazyTensorStorage(SLOTS * PER_RECORD),
         sampler=SAMPLERS[sampler](),
         writer=TensorDictRoundRobinWriter(track_generations=True),
         generator=torch.Generator().manual_seed(0),
-        consume_after_n_samples=consume,
     )
+    rows.writer.choose = None  # a ring over used rows too, as that of cells is
     written = 0
     for num in (3, 1, 4, 2):
         batch = records(range(written, written + num))
@@ -34,6 +33,20 @@ def test_cells_are_drawn_as_rows_of_one_dimension_are(sampler, consume):
         assert torch.equal(a["index_generation"], b["index_generation"])
         assert (a.exclude("index") == b.exclude("index")).all()
         assert len(cells) == len(rows)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_each_cell_is_drawn_once_where_draws_consume(sampler):
+    rb, drawn = buffer_of("packed", sampler, consume_after_n_samples=1), set()
+    for first in range(0, 8, 2):
+        index = rb.extend(records([first, first + 1]))
+        assert index[:: len(index) // 2, 0].tolist() == [first % SLOTS, (first + 1) % SLOTS]  # the ring goes on
+        before = len(rb)
+        batch = rb.sample(4)
+        assert len(rb) == before - len(batch)
+        handles = set(map(tuple, torch.cat([batch["index"], batch["index_generation"][:, None]], 1).tolist()))
+        assert len(handles) == len(batch) and not handles & drawn
+        drawn |= handles
 
 
 WRITES = {

@@ -69,6 +69,34 @@ def test_a_dump_has_steps_to_be_cut_off_at(tmp_path, monkeypatch):
     assert steps.index("unlink") > switch
 
 
+def test_all_that_was_written_is_on_the_disk_before_the_switch(tmp_path, monkeypatch):
+    rb, *_ = an_old_dump_and_a_buffer_to_be_dumped_over_it(tmp_path)
+    dirty: set[tuple[int, int]] = set()
+    switched, write, sync, replace = [], os.pwritev, os.fsync, os.replace
+
+    def file_of(fd):
+        return os.fstat(fd).st_dev, os.fstat(fd).st_ino
+
+    def written(fd, *args):
+        dirty.add(file_of(fd))
+        return write(fd, *args)
+
+    def synced(fd):
+        dirty.discard(file_of(fd))
+        sync(fd)
+
+    def switch(*args):
+        assert not dirty
+        switched.append(args)
+        replace(*args)
+        dirty.add((tmp_path.stat().st_dev, tmp_path.stat().st_ino))
+
+    for name, instead in (("pwritev", written), ("fsync", synced), ("replace", switch)):
+        monkeypatch.setattr(os, name, instead)
+    rb.dumps(tmp_path)
+    assert len(switched) == 1 and not dirty  # nor is the switch itself left to chance
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_an_error_at_any_step_leaves_the_directory_as_it_was(tmp_path, monkeypatch, error):
     rb, old, new = an_old_dump_and_a_buffer_to_be_dumped_over_it(tmp_path / "count")

@@ -1,6 +1,4 @@
-"""What the examples of the reference pages show, where they need no more than torchrb has: the same calls, with the
-import changed.
-"""
+"""What the examples of the reference pages show: the same calls, with the import changed."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from torchrb import (
     LazyTensorStorage,
     ListStorage,
     MCAdvantageSelector,
+    PrioritizedSampler,
     PromptGroupSampler,
     ReplayBuffer,
     RoundRobinWriter,
@@ -79,6 +78,35 @@ def test_an_inverted_transform_changes_the_very_data_that_is_written():
     assert buffer.append_transform(one_more, invert=True) is buffer
     buffer.extend(rollouts)
     assert bool((rollouts == 1).all()) and bool((buffer.sample()["score"] == 1).all())
+
+
+def test_extending_along_the_second_dimension_is_adding_its_slices_one_by_one():
+    data = torch.arange(12.0).view(3, 4)
+    whole, sliced = (ReplayBuffer(storage=LazyTensorStorage(10, ndim=2), dim_extend=1) for _ in range(2))
+    for part in data.unbind(1):
+        sliced.add(part)
+    whole.extend(data)
+    assert len(whole) == len(sliced) == 12 and whole.write_count == sliced.write_count
+    assert torch.equal(whole[:], data) and torch.equal(sliced[:], data)
+
+
+def test_a_buffer_with_priorities_is_saved_and_loaded(tmp_path):
+    size = 1_000_000
+
+    def empty_buffer():
+        return TensorDictReplayBuffer(storage=LazyMemmapStorage(size), sampler=PrioritizedSampler(size, 1.1, 1.0))
+
+    rb = empty_buffer()
+    for _ in range(20):
+        states = {"obs": torch.randn(100, 3, 4), "next": {"obs": torch.randn(100, 3, 4)}, "td_error": torch.rand(100)}
+        rb.extend(TensorDict(states, [100]))
+        rb.update_tensordict_priority(rb.sample(32))
+    rb.dumps(tmp_path)
+    loaded = empty_buffer()
+    loaded.loads(tmp_path)
+    assert len(rb) == len(loaded) == 2000 and torch.equal(rb[:]["next", "obs"], loaded[:]["next", "obs"])
+    same = [buffer.sampler.priorities(buffer.storage) for buffer in (rb, loaded)]
+    assert torch.equal(*same)
 
 
 def test_a_snapshot_of_the_counters():

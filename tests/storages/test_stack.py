@@ -7,7 +7,14 @@ import torch
 from tensordict import TensorDict
 
 from tests.cases import RECORDS, TENSORDICTS, buffer, plain
-from torchrb import LazyStackStorage, PromptGroupSampler, ReplayBuffer
+from torchrb import (
+    LazyStackStorage,
+    PrioritizedSampler,
+    PromptGroupSampler,
+    ReplayBuffer,
+    TensorDictReplayBuffer,
+    TensorDictRoundRobinWriter,
+)
 from torchrb.storages.keys import value_words
 from torchrb.storages.rewards import reward_of
 
@@ -165,6 +172,31 @@ def test_records_are_stacked_along_the_dimension_that_was_asked_for(stack_dim, s
     assert [row["tokens"].shape[-1] for row in rb[:].unbind(dim)] == [3, 4, 3, 4]
     rb.extend(TensorDict({"tokens": torch.zeros(2, 2, 3, 5)}, [2, 2, 3]))  # two records
     assert [row["tokens"].shape[-1] for row in rb[:].unbind(dim)] == [5, 4, 3, 4, 5]
+
+
+@pytest.mark.parametrize("stack_dim", [0, 1, 2, -1, -2, -3])
+def test_handles_go_along_with_their_records(stack_dim):
+    """Also where a record has as many rows of its own as there are records in the batch."""
+    rb = TensorDictReplayBuffer(
+        storage=LazyStackStorage(6, stack_dim=stack_dim),
+        writer=TensorDictRoundRobinWriter(track_generations=True),
+        sampler=PrioritizedSampler(6, alpha=1.0, beta=1.0),
+        batch_size=3,
+    )
+    rb.extend(
+        [TensorDict({"n": torch.full((3, 3, 1), i), "tokens": torch.zeros(3, 3, i)}, [3, 3]) for i in range(1, 6)]
+    )
+    for batch in (rb.sample(), rb[[4, 0, 2]], rb[:]):
+        rows = batch.unbind(stack_dim)
+        assert batch["index"].shape == batch.batch_size and len(rows) in (3, 5)
+        assert all(
+            (row["index"] == row["n"][..., 0] - 1).all() and (row["tokens"].shape[-1] == row["n"]).all() for row in rows
+        )
+    batch = rb[[1, 3, 2]]
+    batch["td_error"] = batch["n"][..., 0].double()
+    rb.update_tensordict_priority(batch)
+    assert rb.sampler.priorities(rb.storage)[[1, 3, 2]].tolist() == [2, 4, 3]
+    assert (rb[2]["index"] == 2).all() and rb[2]["index"].shape == (3, 3)
 
 
 @pytest.mark.parametrize(("stack_dim", "batch_size"), [(1, []), (-2, []), (3, [2, 3]), (-4, [2, 3])])

@@ -37,6 +37,23 @@ _MADE = ("_storage", "_sampler", "_writer", "_read_from", "_consumption", "_flat
 _GIVEN_UP = ("_writer", "_read_from", "_transform")
 
 
+class _Missing:
+    """What a buffer finds where it has no such attribute of its own: parts that are still to be made, or given up.
+
+    A `__getattr__` would do the same, and would make every other look at an attribute slower, too.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, buffer: Parts | None, owner: type) -> Any:
+        if buffer is not None and buffer.__dict__.get("_lock") is not None:
+            buffer._make_for_use()
+        if buffer is None or self._name not in buffer.__dict__:
+            raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}")
+        return buffer.__dict__[self._name]
+
+
 class Parts:
     """What a buffer is made of. Its arguments are those of `ReplayBuffer`."""
 
@@ -114,15 +131,6 @@ class Parts:
             except BaseException:
                 self._given = given
                 raise
-
-    if not TYPE_CHECKING:  # which knows what is missing without this
-
-        def __getattr__(self, name: str) -> Any:
-            """For attributes that are missing: parts that are still to be made, or that were given up."""
-            if name not in _MADE + _GIVEN_UP or self.__dict__.get("_lock") is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            self._make_for_use()
-            return self.__dict__[name]
 
     def _make_for_use(self) -> None:
         """Make the parts now, once, whichever thread is first."""
@@ -352,3 +360,7 @@ class Parts:
         return f"{type(self).__name__}({parts}, batch_size={self._batch_size})"
 
     _shut_down = False
+
+
+for _name in {*_MADE, *_GIVEN_UP}:
+    setattr(Parts, _name, _Missing(_name))

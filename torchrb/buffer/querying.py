@@ -77,11 +77,11 @@ class Querying(Parts):
             for _ in range(2):  # a write in between: look again, and then at everything at once
                 found = self._in_two_looks(storage, wanted, plan, trajectory_key, call)
                 if found is not None:
-                    return (self._whole(content, collate) for content in found)
+                    return (self._whole(content, storage, collate) for content in found)
         with storage.lock:
             content = _read_all(self._as_drawn_from(storage), trajectory_key, call)
         parts = [] if content is None else _parts_of(content)
-        made = (self._whole(part, collate) for part in parts)
+        made = (self._whole(part, storage, collate) for part in parts)
         if wanted is None:
             return made
         return iter([trajectory for trajectory in made if as_truth(wanted(trajectory), call)])
@@ -122,8 +122,8 @@ class Querying(Parts):
                 return None
             return [part._replace(data=storage.read(part.slots)[0]) for part in matching]
 
-    def _whole(self, content: _Content, collate: Callable[[Any], Any]) -> Trajectory:
-        info: dict[str, Any] = {"index": self._storage.coordinates(content.slots)}
+    def _whole(self, content: _Content, storage: Storage, collate: Callable[[Any], Any]) -> Trajectory:
+        info: dict[str, Any] = {"index": storage.coordinates(content.slots)}
         if self._writer.tracks_generations:
             info["index_generation"] = content.generations
         data = self._transformed(collate(content.data), info)

@@ -89,7 +89,7 @@ class Reading(Querying):
         data, generations = storage.read(slots.reshape(-1), slots.shape)
         info: dict[str, Any] = {"index": storage.coordinates(slots)}
         if self._writer.tracks_generations:
-            info["index_generation"] = generations.view(slots.shape)
+            info |= {"index_generation": generations.view(slots.shape)}
         return Draw(data, info, sampler, drawn, marks)
 
     def _scene(self, num: int) -> Scene:

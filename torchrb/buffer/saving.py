@@ -233,15 +233,13 @@ def _records_alone(reader: StateReader) -> str:
 
 
 def _call_all(calls: list[Callable[[], None]]) -> None:
-    """Call each of them, none of which fails. An exception that comes from outside meanwhile, as a signal handler's
-    does, is raised when all are done.
+    """Call each of them, none of which fails. If an exception comes from outside meanwhile, as a signal handler's does,
+    all are called again, which changes nothing but what was cut off, and it is raised then.
     """
-    if not calls:
-        return
     try:
-        calls[0]()
+        for call in calls:
+            call()
     except BaseException:
-        calls[0]()
+        for call in calls:
+            call()
         raise
-    finally:
-        _call_all(calls[1:])

@@ -81,7 +81,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
             generation = None if generation is None else generation.reshape(-1)
             priority = None if priority is None else priority.reshape(index.shape[0], -1)
         else:
-            index, generation = _a_row_each(index, one), _a_row_each(generation, one)
+            at = self._storage.stack_dim % max(data.batch_dims, 1)
+            index, generation = _a_row_each(index, one, at), _a_row_each(generation, one, at)
+            priority = priority.movedim(at, 0) if at and priority is not None else priority
         if priority is None:
             self.mark_update(index)
         else:
@@ -110,22 +112,28 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def _finished(self, data: Any, info: Mapping[str, Any]) -> Any:
         if isinstance(data, TensorDictBase):
+            at = self._storage.stack_dim
             for key, value in info.items():
                 if type(value) is tuple:
                     data.set(key, torch.stack([_along(part, data) for part in value], -1))
                 else:
-                    data.set(key, value if value.dim() == data.batch_dims else _along(value, data))
+                    data.set(key, value if value.dim() == data.batch_dims else _along(value, data, at))
         return data
 
 
-def _along(value: Tensor, data: TensorDictBase) -> Tensor:
-    """Values of records, one for each place in the batch: records may have batch dimensions of their own."""
+def _along(value: Tensor, data: TensorDictBase, at: int = 0) -> Tensor:
+    """Values of records, one for each place in the batch: records may have batch dimensions of their own, among which
+    theirs is the one ``at``.
+    """
     inner = data.batch_dims - value.dim()
-    return value.view(*value.shape, *[1] * inner).expand(data.batch_size).clone() if inner > 0 else value
+    if inner <= 0:
+        return value
+    before = at % data.batch_dims if value.dim() == 1 else 0
+    return value.view(*[1] * before, *value.shape, *[1] * (inner - before)).expand(data.batch_size).clone()
 
 
-def _a_row_each(handles: Tensor | None, one: bool) -> Tensor | None:
+def _a_row_each(handles: Tensor | None, one: bool, at: int) -> Tensor | None:
     """Handles ``[n]`` of a batch, in which those of records with batch dimensions of their own are repeated."""
     if handles is None or one:
         return handles
-    return handles.reshape(handles.shape[0], -1)[:, 0]
+    return handles.movedim(at, 0).reshape(handles.shape[at], -1)[:, 0]

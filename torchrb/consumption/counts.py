@@ -271,5 +271,7 @@ def checked_limit(limit: Any, name: str) -> int:
 
 
 def choice_of(consumption: Consumption | None) -> Choose | None:
-    """What a writer is told of records that are used up, if any ever are."""
-    return None if consumption is None else consumption.place
+    """What a writer is told of records that are used up, if any ever are. Cells are used up one by one, and written as
+    whole records: there the ring goes on.
+    """
+    return None if consumption is None or consumption.storage.ndim > 1 else consumption.place

@@ -355,6 +355,7 @@ class Storage(Saving):
         """Whether other processes may use this storage."""
         return False
 
+    stack_dim = 0  # where the dimension of the records is in what is read
     _goes_anywhere = False  # whether it goes to other processes without being shared first
 
     def __getstate__(self) -> Any:

@@ -44,13 +44,13 @@ class Heap:
         pieces: list[bytes] = []
         refs = []
         for i, column in enumerate(columns):
-            ref = []
-            for value in column:
-                piece = to_bytes(value, what(i))
-                ref.append((end, len(piece)))
-                pieces.append(piece)
-                end += len(piece)
-            refs.append(torch.tensor(ref, dtype=torch.int64).view(len(column), REF_WORDS))
+            name = what(i)
+            encoded = [to_bytes(value, name) for value in column]
+            sizes = torch.tensor(list(map(len, encoded)), dtype=torch.int64)
+            ends = torch.cumsum(sizes, 0) + end
+            refs.append(torch.stack([ends - sizes, sizes], 1))
+            pieces += encoded
+            end += sum(map(len, encoded))
         if end > begin:
             if self._memory.nbytes < end:
                 self._memory.resize(_grown(end))

@@ -68,7 +68,8 @@ class LazyMemmapStorage(LazyTensorStorage):
     it is, strings included, and a forked one uses the same records.
 
     Nothing in the files is ever executed. Classes of records are only named in them: import their module before
-    ``existsok=True``. Files are read on the kind of machine that wrote them, and by this version of the format.
+    ``existsok=True``. Files are read on the kind of machine that wrote them, and by this version of the format. As
+    sharing, all of this needs Linux.
 
     >>> import tempfile, torch
     >>> from tensordict import TensorDict

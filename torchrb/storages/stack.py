@@ -55,7 +55,10 @@ class LazyStackStorage(ListStorage):
 
     def _own(self, item: Any) -> Any:
         if not is_tensor_collection(item):
-            raise TypeError(f"LazyStackStorage: a record must be a tensordict, got {type(item).__name__}.")
+            raise TypeError(
+                f"LazyStackStorage: a record must be a tensordict, got {type(item).__name__}. Make one, "
+                "TensorDict({...}); or use a ListStorage for other records."
+            )
         if self.stack_dim and not -item.batch_dims - 1 <= self.stack_dim <= item.batch_dims:
             raise ValueError(
                 f"LazyStackStorage: stack_dim={self.stack_dim} needs records with as many batch dimensions, got one of "

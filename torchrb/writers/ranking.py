@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +22,9 @@ Worth = tuple[bool, Any]
 _NAN: Worth = (False, 0)
 
 
-class Entry(NamedTuple):
-    """A record in the order in which records make way: the lowest worth, of equals the one written last."""
-
-    worth: Worth
-    age: int  # the negative of its stamp
-    slot: int
+# A record in the order in which records make way, the lowest worth first, of equals the one written last: its worth,
+# the negative of its stamp, its slot. (Plain tuples of numbers: the garbage collector follows no such tuple.)
+Entry = tuple[bool, Any, int, int]
 
 
 class Ranking:
@@ -60,18 +57,17 @@ class Ranking:
             return
         live = slots[(words_of(storage.tables)[slots] & SLOT_LIVE) != 0]
         told = worths(storage.values_at(self._key, live, call), self._key, self._reduction, call) if len(live) else []
-        written = dict(
-            zip(live.tolist(), zip(told, stamps_at(storage.tables, live).tolist(), strict=True), strict=True)
-        )
+        stamps = stamps_at(storage.tables, live).tolist()
+        written = {slot: (*worth, -stamp, slot) for slot, worth, stamp in zip(live.tolist(), told, stamps, strict=True)}
+        anew = not self._entries
         for slot in slots.tolist():
-            self.rows_visited += 1
-            self._entries += [None] * (slot + 1 - len(self._entries))
-            self._entries[slot] = entry = (
-                None if slot not in written else Entry(written[slot][0], -written[slot][1], slot)
-            )
-            if entry is not None:
+            if slot >= len(self._entries):
+                self._entries += [None] * (slot + 1 - len(self._entries))
+            self._entries[slot] = entry = written.get(slot)
+            if entry is not None and not anew:
                 heapq.heappush(self._heap, entry)
-        if len(self._heap) > 2 * len(self._entries) + 64:
+        self.rows_visited += slots.shape[0]
+        if anew or len(self._heap) > 2 * len(self._entries) + 64:
             self._heap = [entry for entry in self._entries if entry is not None]
             heapq.heapify(self._heap)
         self._reader.accept(position)  # last: what was cut off is looked at again
@@ -99,15 +95,15 @@ class Ranking:
             else:
                 stored = self._lowest()
                 heap = arrived if stored is None or (arrived and arrived[0] < stored) else self._heap
-                if worth <= heap[0].worth:
+                if worth <= heap[0][:2]:
                     continue
                 gone = heapq.heappop(heap)
+                slot = gone[3]
                 if heap is arrived:
-                    slots[row_in[gone.slot]] = -1
+                    slots[row_in[slot]] = -1
                 else:
                     taken_out.append(gone)
-                slot = gone.slot
-            heapq.heappush(arrived, Entry(worth, -(stamp + row), slot))
+            heapq.heappush(arrived, (*worth, -(stamp + row), slot))
             slots[row], row_in[slot], accepted = slot, row, accepted + 1
         for entry in taken_out:  # it is still there until the write is done
             heapq.heappush(self._heap, entry)
@@ -119,7 +115,7 @@ class Ranking:
     def _lowest(self) -> Entry | None:
         """The stored record that makes way first."""
         heap, entries = self._heap, self._entries
-        while heap and entries[heap[0].slot] is not heap[0]:
+        while heap and entries[heap[0][3]] is not heap[0]:
             heapq.heappop(heap)
         return heap[0] if heap else None
 
