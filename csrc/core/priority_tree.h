@@ -104,8 +104,12 @@ struct Descent {
     const double second = a + b, third = second + c;
     int chosen = static_cast<int>(mass >= a) + static_cast<int>(mass >= second) + static_cast<int>(mass >= third);
     if (chosen == 3 && !(d > 0.0)) chosen = c > 0.0 ? 2 : b > 0.0 ? 1 : 0;
+#if defined(__CUDA_ARCH__)
+    mass -= chosen == 0 ? 0.0 : chosen == 1 ? a : chosen == 2 ? second : third;
+#else
     const double before[4] = {0.0, a, second, third};  // looked up: a branch here would be a coin's toss
     mass -= before[chosen];
+#endif
     return chosen;
   }
 

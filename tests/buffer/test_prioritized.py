@@ -23,10 +23,11 @@ KINDS = (PrioritizedReplayBuffer, TensorDictPrioritizedReplayBuffer)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_have_the_sampler_asked_for(kind):
-    rb = kind(alpha=0.7, beta=0.9, eps=0.1, storage=lambda: LazyTensorStorage(7), batch_size=3)
+    rb = kind(alpha=0.7, beta=0.9, eps=0.1, storage=LazyTensorStorage(7), batch_size=3)
     assert repr(rb.sampler) == "PrioritizedSampler(alpha=0.7, beta=0.9, eps=0.1, reduction=max)"
     assert rb.sampler.max_capacity == rb.storage.max_size == 7 and rb.batch_size == 3
     assert isinstance(kind(alpha=1.0, beta=1.0).storage, ListStorage)
+    assert kind(alpha=1.0, beta=1.0, storage=lambda: LazyTensorStorage(7)).storage.max_size == 7
 
 
 def test_they_are_the_buffers_they_are_made_of():

@@ -15,6 +15,7 @@ from tests.gpu.on_device import without_waiting
 from tests.spec.builders import STRATEGIES, numbered, numbers_of
 from torchrb import (
     LazyTensorStorage,
+    PrioritizedSampler,
     PromptGroupSampler,
     RandomSampler,
     SamplerWithoutReplacement,
@@ -124,6 +125,49 @@ def test_the_three_paths_wait_for_nothing(device, strategy):
                 rb.update_if_present(**handles, patch={"n": drawn["n"]}, version_key=("next", "reward"), version=1e9)
             )
     assert all(result.stale_count == 0 for result in results)
+
+
+def test_priorities_on_a_device_are_those_on_a_cpu(device):
+    """Draws, weights and priorities through writes, late updates and settings; nothing waits on the way."""
+
+    def answers(where: Any) -> list[Any]:
+        sampler, told_all = PrioritizedSampler(CAPACITY, 0.6, 0.4), []
+        rb = buffer_on(where, "uniform", sampler=sampler, generator=torch.Generator().manual_seed(3))
+        rb.priority_key = ("next", "reward")
+        late = None
+        for turn in range(6):
+            batch = records(20 * turn, 20, where)
+            with without_waiting(where if isinstance(where, torch.device) else CPU):
+                rb.extend(batch, update_priority=turn % 2 == 0)
+                drawn = rb.sample()
+                late = drawn if late is None else late
+                rb.update_tensordict_priority(late)
+                rb.update_priority(drawn["index"], drawn["n"] % 7)
+            if turn == 3:
+                sampler.alpha = 1.1
+                rb.empty()
+            told_all += [told(drawn), drawn["priority_weight"].tolist(), sampler.priorities(rb.storage).tolist()]
+            late = drawn
+        return told_all
+
+    assert answers(device) == answers(CPU)
+
+
+def test_a_bad_priority_on_a_device_does_nothing_and_a_later_call_raises(device):
+    rb = buffer_on(device, "uniform", sampler=PrioritizedSampler(CAPACITY, 1.0, 1.0, 0.0))
+    index = rb.extend(records(0, 5, device))
+
+    def update() -> None:
+        rb.update_priority(index, torch.tensor([1.0, 2.0, float("nan"), 4.0, 5.0], device=device))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            rb.sample()
+
+    with pytest.raises(ValueError, match="place 2"):
+        update()
+    assert rb.sampler.priorities(rb.storage)[:5].tolist() == [1.0] * 5
+    rb.update_priority(index, torch.arange(5.0, device=device))
+    assert rb.sampler.priorities(rb.storage)[:5].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_auto_is_the_device_of_the_first_batch(device):

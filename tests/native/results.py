@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tests.ops.cases import Index, lay_out, op
+from tests.ops.cases import Index, Ranked, lay_out, op
 from torchrb.ops.schemas import ADVANTAGE_KINDS, CONTROL_LENGTH, CONTROL_SIZE, STRATEGIES
 
 ROWS, GROUPS = 1500, 100
@@ -48,12 +48,26 @@ def draws(generator: torch.Generator) -> Iterator[tuple[str, list[Tensor]]]:
             yield f"{strategy} of {name}", list(op("sample_groups")(*args))
 
 
+def priorities(generator: torch.Generator) -> dict[str, list[Tensor]]:
+    """Weights, the nodes above them, draws and importance weights."""
+    records = lay_out([(torch.int64, ())], ROWS, "packed")
+    op("append_rows_")(*(records.tables, records.control, records.journal, records.layout), [torch.arange(ROWS)], ROWS)
+    found = {}
+    for alpha in (0.6, 1.1):
+        ranked = Ranked(records, alpha, 1e-8)
+        values = torch.randn(ROWS, generator=generator, dtype=torch.float64).abs() * 10.0 ** (torch.arange(ROWS) % 9)
+        ranked.update(torch.randperm(ROWS, generator=generator), values)
+        found[f"priorities, {alpha}"] = [ranked.tree, *ranked.draw(7, 500, 0.4)]
+    return found
+
+
 def results() -> dict[str, str]:
     generator = torch.Generator().manual_seed(0)
     found = dict(draws(generator))
     control = torch.zeros(CONTROL_SIZE, dtype=torch.int64)
     control[CONTROL_LENGTH] = 12345
     found["uniform"] = [op("draw_uniform")(torch.tensor([5]), control, 1000)]
+    found |= priorities(generator)
     for name, step in (("distinct", 0.0), ("tied", 0.25)):
         returns = torch.randn(6, 13, dtype=torch.float64, generator=generator)
         returns = (returns / step).round() * step if step else returns

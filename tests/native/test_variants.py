@@ -24,7 +24,10 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 CXX = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-KERNELS = ("sample_groups", "group_index_update", "draw_uniform", "draw_permuted", "balanced_subset", "group_advantage")
+KERNELS = (
+    *("sample_groups", "group_index_update", "draw_uniform", "draw_permuted", "update_priorities", "draw_priorities"),
+    *("balanced_subset", "group_advantage"),
+)
 VARIANTS = {
     "O1": ["-O1"],  # what all other tests run is -O3 without newer instructions
     "avx2": ["-mavx2", "-mfma"],

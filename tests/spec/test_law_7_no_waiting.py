@@ -17,6 +17,7 @@ from torchrb import (
     PromptGroupSampler,
     RandomSampler,
     ReplayBuffer,
+    TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
 )
@@ -181,6 +182,23 @@ def check_auto(rb: ReplayBuffer, device: torch.device) -> None:
     storage = rb.storage
     assert {storage.device, storage.control.device, storage.journal.device, storage.tables[0].device} == {device}
     assert rb.extend(records(device="cpu")).device == device
+
+
+def test_priorities_on_a_gpu_wait_for_nothing(gpu):
+    rb = TensorDictPrioritizedReplayBuffer(
+        alpha=0.6, beta=0.4, priority_key="reward", storage=LazyTensorStorage(100, device=GPU), batch_size=12,
+        writer=TensorDictRoundRobinWriter(track_generations=True),
+    )  # fmt: skip
+    with NoWaits():
+        for _ in range(3):
+            index = rb.extend(records())
+            batch = rb.sample()
+            batch["reward"] = torch.ones(12, 3, device=GPU)
+            rb.update_tensordict_priority(batch)
+            rb.update_priority(index, torch.ones(ROWS))
+            rb.mark_update(index)
+            rb[index] = records()
+    assert batch["priority_weight"].device == GPU and batch["priority_weight"].shape == (12,)
 
 
 def test_an_empty_storage_is_known_to_be_empty(gpu):

@@ -10,9 +10,9 @@ import torch
 from torchrb.buffer.replay_buffer import ReplayBuffer
 from torchrb.buffer.tensordict import TensorDictReplayBuffer
 from torchrb.samplers import PrioritizedSampler
-from torchrb.storages import ListStorage, Storage
+from torchrb.storages import Storage
 
-_DEFAULT_SIZE = 1000
+_ANY_SIZE = 2**32 - 1
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -20,7 +20,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Keyword Args:
         alpha, beta, eps, dtype: those of the sampler.
-        storage: a bounded storage, or what makes one. Default: ``ListStorage(1000)``.
+        storage: a storage, or what makes one. Default: ``ListStorage(1000)``.
 
     The others are those of `ReplayBuffer`.
 
@@ -42,7 +42,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         storage: Storage | Callable[[], Storage] | None = None,
         **kwargs: Any,
     ) -> None:
-        storage, sampler = _with_sampler(storage, kwargs, alpha, beta, eps, dtype)
+        sampler = _sampler_for(storage, kwargs, alpha, beta, eps, dtype)
         super().__init__(storage=storage, sampler=sampler, **kwargs)
 
 
@@ -52,7 +52,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     Keyword Args:
         alpha, beta, eps, reduction: those of the sampler.
         priority_key: the field that priorities come from.
-        storage: a bounded storage, or what makes one. Default: ``ListStorage(1000)``.
+        storage: a storage, or what makes one. Default: ``ListStorage(1000)``.
 
     The others are those of `ReplayBuffer`.
 
@@ -79,14 +79,12 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         reduction: str = "max",
         **kwargs: Any,
     ) -> None:
-        storage, sampler = _with_sampler(storage, kwargs, alpha, beta, eps, torch.float, reduction)
+        sampler = _sampler_for(storage, kwargs, alpha, beta, eps, torch.float, reduction)
         super().__init__(priority_key=priority_key, storage=storage, sampler=sampler, **kwargs)
 
 
-def _with_sampler(
-    storage: Storage | Callable[[], Storage] | None, others: dict[str, Any], *settings: Any
-) -> tuple[Storage, Any]:
-    """A storage and a sampler for it; ``others`` may have a sampler of the user's own."""
-    made = ListStorage(_DEFAULT_SIZE) if storage is None else storage if isinstance(storage, Storage) else storage()
+def _sampler_for(storage: Any, others: dict[str, Any], *settings: Any) -> Any:
+    """A sampler for a storage, or for whatever a callable will make; ``others`` may have one of the user's own."""
     own = others.pop("sampler", None)
-    return made, PrioritizedSampler(made.max_size, *settings) if own is None else own
+    capacity = storage.max_size if isinstance(storage, Storage) else _ANY_SIZE
+    return PrioritizedSampler(capacity, *settings) if own is None else own

@@ -11,7 +11,6 @@ from torchrb.ops.schemas import (
     PRIORITY_DRAWABLE,
     PRIORITY_POSITION,
     PRIORITY_REFUSED,
-    PRIORITY_SET,
     PRIORITY_STATE_SIZE,
 )
 from torchrb.storages.base import Storage
@@ -38,6 +37,7 @@ class Priorities:
         self._no_priority = torch.empty(0, dtype=torch.float64, device=storage.device)
         self._weighting: tuple[float, float] | None = None
         self._late = LateNumbers()
+        self.num_updates = 0  # how often priorities were set
         self._lay_out(storage)
 
     def _lay_out(self, storage: Storage) -> None:
@@ -58,11 +58,6 @@ class Priorities:
     def weights_by_slot(self) -> Tensor:
         """A view of what every slot's probability is in proportion to; float64."""
         return self.tree[: self.place.capacity]
-
-    @property
-    def num_updates(self) -> int:
-        """How often priorities were set; on a GPU the host waits for it."""
-        return int(self.state[PRIORITY_SET])
 
     def catch_up(self, storage: Storage, weighting: tuple[float, float]) -> None:
         """Follow the storage."""
@@ -88,6 +83,7 @@ class Priorities:
         IndexError and ValueError with nothing set; on a GPU `refuse_late` raises, some time later.
         """
         self._update(storage, weighting, slots, self._nothing if generations is None else generations, priorities)
+        self.num_updates += 1
         if self._numbers is None:
             if self._on_gpu:
                 self._late.ask(self.state[PRIORITY_REFUSED], call)

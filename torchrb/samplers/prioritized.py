@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,11 +12,11 @@ from torch import Tensor
 from torchrb.persistence import StateReader
 from torchrb.samplers.base import Sampler, require_records, take_seed
 from torchrb.samplers.priorities import Priorities, bad_priority
+from torchrb.samplers.priority_arguments import REDUCTIONS, as_priorities, as_slots, checked_setting, reduced
 from torchrb.storages.base import Storage
 from torchrb.storages.transfer import moved
 
 _COLUMNS = {"slots": torch.int64, "generations": torch.int64, "priorities": torch.float64}
-REDUCTIONS = ("max", "min", "median", "mean")
 
 
 class PrioritizedSampler(Sampler):
@@ -80,7 +79,7 @@ class PrioritizedSampler(Sampler):
         self.max_capacity, self.dtype = max_capacity, dtype
         self.max_priority_within_buffer = max_priority_within_buffer
         self.device = None if device is None else torch.device(device)
-        self._weighting = (_checked("alpha", alpha), _checked("eps", eps))
+        self._weighting = (checked_setting("alpha", alpha), checked_setting("eps", eps))
         self.beta = beta
         self.reduction = reduction
         self._forget()
@@ -105,7 +104,7 @@ class PrioritizedSampler(Sampler):
 
     @alpha.setter
     def alpha(self, value: float) -> None:
-        self._weighting = (_checked("alpha", value), self._weighting[1])
+        self._weighting = (checked_setting("alpha", value), self._weighting[1])
 
     @property
     def beta(self) -> float:
@@ -114,7 +113,7 @@ class PrioritizedSampler(Sampler):
 
     @beta.setter
     def beta(self, value: float) -> None:
-        self._beta = _checked("beta", value)
+        self._beta = checked_setting("beta", value)
 
     @property
     def eps(self) -> float:
@@ -123,7 +122,7 @@ class PrioritizedSampler(Sampler):
 
     @eps.setter
     def eps(self, value: float) -> None:
-        self._weighting = (self._weighting[0], _checked("eps", value))
+        self._weighting = (self._weighting[0], checked_setting("eps", value))
 
     @property
     def reduction(self) -> str:
@@ -185,8 +184,8 @@ class PrioritizedSampler(Sampler):
         what is no slot. Nothing is changed then. (On a GPU a bad value does nothing, and a later call raises.)
         """
         storage = self._storage_or(storage, "update_priority")
-        slots = _as_slots(index, storage, "update_priority")
-        priorities = _as_priorities(priority, slots, storage)
+        slots = as_slots(index, storage, "update_priority")
+        priorities = as_priorities(priority, slots, storage)
         if generation is not None:
             generation = torch.as_tensor(generation).reshape(-1)
             if generation.shape != slots.shape:
@@ -205,7 +204,7 @@ class PrioritizedSampler(Sampler):
     def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
         """Give records the priority that a new one would get."""
         storage = self._storage_or(storage, "mark_update")
-        slots = _as_slots(index, storage, "mark_update")
+        slots = as_slots(index, storage, "mark_update")
         with storage.lock:
             if not storage.tables:
                 return
@@ -251,25 +250,8 @@ class PrioritizedSampler(Sampler):
                 raise ValueError(bad_priority(call, float(priorities[bad[0]]), int(bad[0])))
 
     def reduced(self, values: Tensor, one: bool, call: str) -> Tensor:
-        """One number for each record of ``values`` ``[n, ...]``, or for the ``one`` record that all are of.
-
-        ValueError when there are no numbers to make one of.
-        """
-        values = values.detach().reshape(1 if one else values.shape[0], -1)
-        if not values.shape[1] and values.shape[0]:
-            raise ValueError(f"{call}: a priority must be made of at least one number for each record, got none.")
-        if values.shape[1] == 1:
-            return values[:, 0]
-        if self._reduction == "max":
-            return values.amax(1)
-        if self._reduction == "min":
-            return values.amin(1)
-        if self._reduction == "median":
-            return values.median(1).values
-        total = values[:, 0].to(torch.float64)
-        for element in range(1, values.shape[1]):  # in order: a sum of torch's differs between processors
-            total = total + values[:, element]
-        return total / values.shape[1]
+        """One number for each record of ``values`` ``[n, ...]``, or for the ``one`` record that all are of."""
+        return reduced(values, one, self._reduction, call)
 
     # --- saved states
 
@@ -287,8 +269,8 @@ class PrioritizedSampler(Sampler):
         `Sampler.plan_load`.
         """
         reader = StateReader(state, f"load: {type(self).__name__}")
-        weighting = _checked("alpha", reader.real("alpha")), _checked("eps", reader.real("eps"))
-        beta, reduction = _checked("beta", reader.real("beta")), reader.text("reduction")
+        weighting = checked_setting("alpha", reader.real("alpha")), checked_setting("eps", reader.real("eps"))
+        beta, reduction = checked_setting("beta", reader.real("beta")), reader.text("reduction")
         if reduction not in REDUCTIONS:
             raise reader.refuse("reduction", f"one of {REDUCTIONS}")
         slots = reader.tensor("slots", torch.int64, None)
@@ -343,63 +325,3 @@ class PrioritizedSampler(Sampler):
         return (
             f"{type(self).__name__}(alpha={self.alpha}, beta={self.beta}, eps={self.eps}, reduction={self.reduction})"
         )
-
-
-def _checked(name: str, value: float) -> float:
-    """A finite number of at least 0 as a float, or ValueError."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"PrioritizedSampler: {name} must be a number, got {value!r}.") from error
-    if not math.isfinite(number) or number < 0:
-        raise ValueError(f"PrioritizedSampler: {name} must be a finite number of at least 0, got {value!r}.")
-    return number
-
-
-def _fits(value: Any, dtypes: tuple[torch.dtype, ...], device: torch.device) -> bool:
-    """Whether an op can take it as it is."""
-    return (
-        isinstance(value, Tensor)
-        and value.dtype in dtypes
-        and value.dim() == 1
-        and value.device == device
-        and value.is_contiguous()
-        and not value.requires_grad
-    )
-
-
-def _as_slots(index: Any, storage: Storage, call: str) -> Tensor:
-    """Slots as int64 ``[n]`` on the storage's device."""
-    if _fits(index, (torch.int64,), storage.device):
-        return index
-    if isinstance(index, tuple):
-        if len(index) != 1:
-            raise TypeError(f"{call}: index must be slots, got a tuple of {len(index)} indices.")
-        index = index[0]
-    if isinstance(index, slice):
-        raise TypeError(f"{call}: index must be slots, got {index!r}. Use torch.arange.")
-    slots = torch.as_tensor(index)
-    if slots.dtype == torch.bool:
-        raise TypeError(f"{call}: index must be slots, got a mask. Use mask.nonzero().view(-1).")
-    if slots.is_floating_point() or slots.is_complex():
-        if slots.numel():
-            raise TypeError(f"{call}: index must be integers, got {slots.dtype}.")
-    return moved(slots.detach().reshape(-1).to(torch.int64), storage.device).contiguous()
-
-
-def _as_priorities(priority: Any, slots: Tensor, storage: Storage) -> Tensor:
-    """Priorities ``[n]`` on the storage's device; one number is everybody's."""
-    if _fits(priority, (torch.float32, torch.float64), storage.device) and priority.shape == slots.shape:
-        return priority
-    values = torch.as_tensor(priority)
-    if values.is_complex() or values.dtype == torch.bool:
-        raise TypeError(f"update_priority: priorities must be real numbers, got {values.dtype}.")
-    values = values.detach()
-    if values.numel() == 1 and slots.shape[0] != 1:
-        values = values.reshape(1).expand(slots.shape)
-    if values.numel() != slots.shape[0]:
-        raise ValueError(
-            f"update_priority: priority must be one number or one for each of {slots.shape[0]} slots, got shape "
-            f"{[*values.shape]}."
-        )
-    return moved(values.reshape(-1), storage.device).contiguous()
