@@ -1,7 +1,6 @@
 """The public API as the four reference pages have it: names, parameters in order, kinds and defaults. Facts, as data.
 
-A signature is written as the parameters of a lambda. What is still to come stands under ``LATER``: a test asserts
-that it is not there yet, so that an entry has to be moved when its time comes.
+A signature is written as the parameters of a lambda.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 PROPERTY = "property"
 
 # Class: its constructor and its members.
-NOW: dict[str, dict[str, str]] = {
+MEMBERS: dict[str, dict[str, str]] = {
     "RoundRobinWriter": {
         "__init__": "compilable=False, *, track_generations=False",
         "add": "data",
@@ -50,6 +49,7 @@ NOW: dict[str, dict[str, str]] = {
         ),
         "add": "data",
         "append_transform": "transform, *, invert=False",
+        "as_remote": "remote_config=None",
         "batch_size": PROPERTY,
         "client": "",
         "dump": "*args, **kwargs",
@@ -105,7 +105,7 @@ STATS = {
 
 # Names that the examples import.
 NAMES = (
-    *NOW,
+    *MEMBERS,
     "LazyTensorStorage",
     "ListStorage",
     "PrioritizedSampler",
@@ -119,11 +119,3 @@ NAMES = (
     "TrajectoryPredicate",
     "Transition",
 )
-
-LATER: dict[str, dict[str, str]] = {
-    "ReplayBuffer": {
-        "as_remote": "remote_config=None",
-    },
-}
-LATER_PARAMETERS: tuple[str, ...] = ()
-LATER_NAMES = ("RayReplayBuffer",)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchrb.buffer.parts import _GIVEN_UP, Parts
+from torchrb.services.ray import remote_class
 from torchrb.storages import Storage
 
 if TYPE_CHECKING:
@@ -73,6 +75,16 @@ storage=rb.storage.
                 self.__dict__.pop(name, None)
         if self._early is not None:
             self._early.stop(timeout)
+
+    @classmethod
+    def as_remote(cls, remote_config: Mapping[str, Any] | None = None) -> Any:
+        """This class for ray: ``ReplayBuffer.as_remote().remote(storage=...)`` makes a buffer in an actor of its own,
+        whose methods are called as ``ray.get(actor.sample.remote(32))``.
+
+        ``remote_config``: options of `ray.remote`; default: one CPU core. Give what makes the storage, as
+        ``lambda: LazyTensorStorage(1000)``: storages are not copied to other processes. ImportError without ray.
+        """
+        return remote_class(cls, remote_config, f"{cls.__name__}.as_remote")
 
     def stats(self) -> dict[str, int | float | bool]:
         """Counters, cheap and serializable: ``size``, ``write_count``, ``prefetch_queue_size`` (batches asked for
