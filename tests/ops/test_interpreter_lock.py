@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import torchrb
-from tests.ops.cases import Index, Records, lay_out, op
+from tests.ops.cases import Index, Ranked, Records, lay_out, op
 from torchrb.ops.schemas import CONTROL_LENGTH, CONTROL_SIZE, SLOT_COUNT_SHIFT, SLOT_LIVE, op_names
 
 NATIVE = torchrb.backend_of("cpu") == "native"
@@ -138,6 +138,15 @@ def _index() -> Index:
     return index
 
 
+def _ranked() -> Ranked:
+    num = 50 * ROWS if NATIVE else 10 * ROWS
+    records = lay_out([(torch.int64, ())], num, "packed")
+    op("append_rows_")(records.tables, records.control, records.journal, records.layout, [torch.arange(num)], num)
+    ranked = Ranked(records)
+    ranked.update()
+    return ranked
+
+
 def _candidates() -> tuple:
     groups, n = (20, 19) if NATIVE else (1, 12)
     return torch.rand(groups, n, dtype=torch.float64), n // 2, 0.4, 0.6, 1_000_000, 1e-9
@@ -156,6 +165,8 @@ CALLS: dict[str, Callable[[], Callable[[], object]]] = {
     "clear_rows_": _of("clear_rows_", _clear),
     "draw_uniform": _of("draw_uniform", _uniform),
     "draw_permuted": _of("draw_permuted", _permuted),
+    "update_priorities_": lambda: functools.partial(_ranked().update, rebuild=True),
+    "draw_priorities": lambda: functools.partial(_ranked().draw, 1, 50 * ROWS),
     "group_index_update_": lambda: functools.partial(_index().catch_up, always=True),
     "sample_groups": lambda: functools.partial(_index().sample, 1, 5 * ROWS if NATIVE else ROWS, 4, "recency"),
     "balanced_subset": _of("balanced_subset", _candidates),
