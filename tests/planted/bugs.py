@@ -70,8 +70,8 @@ BUGS = [
     ),
     Bug(
         1, "a draw takes its seed before it knows that it can be made", "samplers/prompt_group.py",
-        "        groups, per_group = self._split(batch_size)\n",
-        "        take_seed(generator, storage)\n        groups, per_group = self._split(batch_size)\n",
+        "        groups, per_group = split_batch(",
+        "        take_seed(generator, storage)\n        groups, per_group = split_batch(",
         "test_a_draw_that_fails_takes_no_random_number",
     ),
     Bug(

@@ -137,6 +137,21 @@ def take_seed(generator: torch.Generator | None, storage: Storage) -> Tensor:
     return seed if source == device else seed.to(device, non_blocking=source.type == "cpu")
 
 
+def split_batch(sampler: Sampler, batch_size: int, count: str, size: str) -> tuple[int, int]:
+    """How many parts a batch has, and of how many records each, where one of the two is given by the attributes
+    ``count`` and ``size`` of the sampler. ValueError for a batch that has a rest.
+    """
+    name = count if getattr(sampler, count) else size
+    given = getattr(sampler, name)
+    other, rest = divmod(batch_size, given)
+    if rest or not other:
+        raise ValueError(
+            f"{type(sampler).__name__}: batch_size must be a multiple of {name}, "
+            f"got batch_size={batch_size} and {name}={given}."
+        )
+    return (given, other) if name == count else (other, given)
+
+
 def require_records(storage: Storage) -> None:
     """RuntimeError when there is nothing to draw from."""
     if not (storage.known_nonempty or len(storage)):

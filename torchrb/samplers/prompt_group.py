@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrb import ops
 from torchrb.groups import GroupIndex
 from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, NAN_KEY, NO_GROUP, ORDERED_DTYPES, SHORT_GROUP
-from torchrb.samplers.base import Sampler, require_records, take_seed
+from torchrb.samplers.base import Sampler, require_records, split_batch, take_seed
 from torchrb.samplers.complete_groups import CompleteGroups
 from torchrb.selection.strategies import Strategy
 from torchrb.storages.base import Storage
@@ -123,7 +123,7 @@ class PromptGroupSampler(Sampler):
         return self._strategy.name.lower()
 
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
-        groups, per_group = self._split(batch_size)
+        groups, per_group = split_batch(self, batch_size, "num_groups", "samples_per_group")
         require_records(storage)
         if self.incomplete == "skip":
             storage = self._complete_of(storage, per_group)
@@ -187,18 +187,6 @@ class PromptGroupSampler(Sampler):
             return {}
         num_groups, num_singletons = (int(count) for count in index.counts())
         return {"num_groups": num_groups, "num_singleton_groups": num_singletons}
-
-    def _split(self, batch_size: int) -> tuple[int, int]:
-        name, part = (
-            ("num_groups", self.num_groups) if self.num_groups else ("samples_per_group", self.samples_per_group)
-        )
-        other, rest = divmod(batch_size, part)  # type: ignore[operator]
-        if rest or not other:
-            raise ValueError(
-                f"PromptGroupSampler: batch_size must be a multiple of {name}, "
-                f"got batch_size={batch_size} and {name}={part}."
-            )
-        return (part, other) if self.num_groups else (other, part)  # type: ignore[return-value]
 
     def _check_reward(self, template: Tensor) -> None:
         if template.dtype not in ORDERED_DTYPES or not template.shape[1:].numel():

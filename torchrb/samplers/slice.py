@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrb import ops
 from torchrb.ops import rng
 from torchrb.persistence import StateReader
-from torchrb.samplers.base import Sampler, require_records, take_seed
+from torchrb.samplers.base import Sampler, require_records, split_batch, take_seed
 from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
 from torchrb.trajectories import Boundaries, TrajectoryIndex
@@ -131,7 +131,7 @@ class SliceSampler(Sampler):
         return self.__dict__ | {"_index": None}  # it belongs to the process that made it
 
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
-        num, length = self._split(batch_size)
+        num, length = split_batch(self, batch_size, "num_slices", "slice_len")
         require_records(storage)
         bounds = self._boundaries_of(storage)
         chosen = self._long_enough(bounds, length)
@@ -176,17 +176,6 @@ class SliceSampler(Sampler):
         return self if type(self).sample is SliceSampler.sample else None
 
     # --- a draw
-
-    def _split(self, batch_size: int) -> tuple[int, int]:
-        """How many slices, of how many records."""
-        name, part = ("num_slices", self.num_slices) if self.num_slices else ("slice_len", self.slice_len)
-        other, rest = divmod(batch_size, part)  # type: ignore[operator]
-        if rest or not other:
-            raise ValueError(
-                f"{type(self).__name__}: batch_size must be a multiple of {name}, "
-                f"got batch_size={batch_size} and {name}={part}."
-            )
-        return (part, other) if self.num_slices else (other, part)  # type: ignore[return-value]
 
     def _boundaries_of(self, storage: Storage) -> Boundaries:
         if storage.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -319,7 +308,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         return self._ran_out
 
     def sample(self, storage: Storage, batch_size: int, generator: torch.Generator | None = None) -> tuple[Tensor, Any]:
-        num, length = self._split(batch_size)
+        num, length = split_batch(self, batch_size, "num_slices", "slice_len")
         require_records(storage)
         bounds = self._boundaries_of(storage)
         chosen = self._long_enough(bounds, length)
