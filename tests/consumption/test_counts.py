@@ -334,3 +334,25 @@ def test_a_sequence_is_counted_by_its_anchor():
     rb.extend(rows(*range(8)))
     anchors = [slot for batch in rb for slot in batch["anchor_index"].view(-1, 2)[:, 0].tolist()]
     assert sorted(anchors) == [*range(8)] and len(rb) == 0
+
+
+def test_a_draw_from_before_a_load_is_not_given_back():
+    """What was loaded does not count that draw, so there is nothing to take off."""
+    saved = {}
+
+    def fails(batch):
+        if saved:
+            rb.load_state_dict(saved)
+            raise RuntimeError("a transform's own")
+        return batch
+
+    rb = buffer(consume_after_n_samples=2, transform=fails, batch_size=4)
+    rb.extend(rows(*range(4)))
+    rb.sample()
+    state = rb.state_dict()
+    saved.update(state)
+    with pytest.raises(RuntimeError, match="own"):
+        rb.sample()
+    saved.clear()
+    assert rb.state_dict()["buffer"]["consumption"]["drawn"].tolist() == [1] * 4
+    assert [len(batch) for batch in rb] == [4]

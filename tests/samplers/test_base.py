@@ -12,6 +12,7 @@ from torchrb import (
     PromptGroupSampler,
     RandomSampler,
     ReplayBuffer,
+    RoundRobinWriter,
     Sampler,
     SamplerWithoutReplacement,
 )
@@ -145,3 +146,15 @@ def test_priorities_that_were_set_end_a_moment():
     assert before == fork.moment(storage)
     sampler.update_priority(3, 5.0)
     assert sampler.moment(storage) != before
+
+
+@pytest.mark.parametrize("state", [torch.ones(2), [1], {"pass": 1}, None])
+def test_a_state_where_there_is_none_to_keep_is_refused(state):
+    storage = LazyTensorStorage(3)
+    for part in (RandomSampler(), RoundRobinWriter()):
+        part_of = (storage, state) if isinstance(part, RandomSampler) else (state,)
+        if isinstance(part, RoundRobinWriter):
+            part.register_storage(storage)
+        with pytest.raises(ValueError, match=r"load: a R\w+ keeps no state, got"):
+            part.load_state_dict(*part_of)
+        part.load_state_dict(*part_of[:-1], {})

@@ -409,3 +409,34 @@ def test_the_page_s_example_draws_and_updates():
         rb.extend(TensorDict({"obs": torch.randn(100, 3, 4), "td_error": torch.rand(100)}, [100]))
         rb.update_tensordict_priority(rb.sample(32))
     assert len(rb) == 300
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64])
+@pytest.mark.parametrize("reduction", ["max", "min", "median", "mean"])
+@pytest.mark.parametrize("shape", [(3,), (3, 2)])
+def test_a_batch_whose_priorities_are_no_real_numbers_is_not_written(dtype, reduction, shape):
+    rb = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, reduction=reduction, storage=LazyTensorStorage(4), batch_size=2
+    )
+    with pytest.raises(TypeError, match="extend: priorities must be real numbers"):
+        rb.extend(TensorDict({"td_error": torch.ones(shape, dtype=dtype)}, [3]))
+    assert (len(rb), rb.write_count) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn])
+@pytest.mark.parametrize("reduction", ["max", "min", "median", "mean"])
+@pytest.mark.parametrize("shape", [(3,), (3, 2)])
+def test_priorities_are_of_any_real_dtype(dtype, reduction, shape):
+    rb = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, reduction=reduction, storage=LazyTensorStorage(3), batch_size=2
+    )
+    index = rb.extend(TensorDict({"td_error": torch.full(shape, 2.0).to(dtype)}, [3]))
+    assert priorities(rb) == [2.0] * 3
+    rb.update_priority(index, torch.full((3,), 4.0).to(dtype))
+    assert priorities(rb) == [4.0] * 3
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 2)])
+def test_a_batch_without_records_may_have_a_priority_key(shape):
+    rb = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=LazyTensorStorage(3), batch_size=2)
+    assert rb.extend(TensorDict({"td_error": torch.zeros(shape)}, [0])).shape == (0,)

@@ -48,6 +48,7 @@ class Consumption:
     def __init__(self, storage: Storage, limit: int) -> None:
         self.storage, self.limit = storage, limit
         self._reader, self._serial = JournalReader(), 0
+        self._last_forgotten = 0  # the serial number of the last claim before a load
         self._unsettled: Tensor | None = None  # slots whose counts have changed, until all that follows has, too
         self._left = self._spent = SlotSet(0, storage.device)
         self._unspent = Filtered(storage, lambda: self._left.all(), lambda: len(self._left))
@@ -188,7 +189,9 @@ class Consumption:
     def give_back(self, claim: Claim) -> None:
         """Take back what a draw has counted, of those records that are still there."""
         with self.storage.lock:
-            if not claim.made and (not claim.serial or int(self._counts[-1, 0]) != claim.serial):
+            if claim.serial <= self._last_forgotten:  # nothing was counted, or a load has replaced the counts
+                return
+            if not claim.made and int(self._counts[-1, 0]) != claim.serial:
                 return
             there = generations_at(self.storage.tables, claim.slots) == claim.generations
             self.catch_up()
@@ -246,6 +249,7 @@ class Consumption:
             counts[-1, 0] = self._serial
             counts[places] = rows
             self._unsettled = torch.arange(counts.shape[0] - 1, device=counts.device)
+            self._last_forgotten = self._serial
             self._counts.copy_(counts)
             self.catch_up()
 

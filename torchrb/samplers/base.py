@@ -99,10 +99,10 @@ class Sampler(ABC):
         The storage may be about to take up a state itself: validate against ``size``, not against the storage; by the
         time of the call it has its new records, and has counted a clearing (`Storage.num_clears`).
         """
-        if state:
+        if not isinstance(state, Mapping) or state:
+            told = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(
-                f"load: a {type(self).__name__} keeps no state, got {sorted(map(str, state))}. Load it with the "
-                "sampler that saved it."
+                f"load: a {type(self).__name__} keeps no state, got {told}. Load it with the sampler that saved it."
             )
         return lambda: None
 

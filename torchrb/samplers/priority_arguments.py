@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchrb.ops.schemas import ORDERED_DTYPES
 from torchrb.storages.base import Storage
 from torchrb.storages.transfer import moved
 
+_COMPARED = ORDERED_DTYPES - {torch.uint16, torch.uint32}  # of these torch has neither an order nor a maximum
 REDUCTIONS = ("max", "min", "median", "mean")
 
 
@@ -56,14 +58,19 @@ def as_slots(index: Any, storage: Storage, call: str) -> Tensor:
     return moved(slots.detach().reshape(-1).to(torch.int64), storage.device).contiguous()
 
 
+def _real(values: Tensor, call: str) -> Tensor:
+    """Numbers in a type that torch compares and the ops take; TypeError for what are no real numbers."""
+    if values.is_complex() or values.dtype == torch.bool:
+        raise TypeError(f"{call}: priorities must be real numbers, got {values.dtype}.")
+    values = values.detach()
+    return values if values.dtype in _COMPARED else values.to(torch.float64)
+
+
 def as_priorities(priority: Any, slots: Tensor, storage: Storage) -> Tensor:
     """Priorities ``[n]`` on the storage's device; one number is everybody's."""
     if _fits(priority, (torch.float32, torch.float64), storage.device) and priority.shape == slots.shape:
         return priority
-    values = torch.as_tensor(priority)
-    if values.is_complex() or values.dtype == torch.bool:
-        raise TypeError(f"update_priority: priorities must be real numbers, got {values.dtype}.")
-    values = values.detach()
+    values = _real(torch.as_tensor(priority), "update_priority")
     if values.numel() == 1 and slots.shape[0] != 1:
         values = values.reshape(1).expand(slots.shape)
     if values.numel() != slots.shape[0]:
@@ -78,11 +85,14 @@ def reduced(values: Tensor, one: bool, reduction: str, call: str) -> Tensor:
     """One number for each record of ``values`` ``[n, ...]``, or for the ``one`` record that all are of.
 
     ``reduction``: one of `REDUCTIONS`; of an even number the median is the lower of the two in the middle. ValueError
-    when there are no numbers to make one of.
+    when there are no numbers to make one of, TypeError for what are no real numbers.
     """
+    values = _real(values, call)
     shape = (1, values.numel()) if one else (values.shape[0], values.shape[1:].numel())
-    values = values.detach().reshape(shape)
-    if not values.shape[1] and values.shape[0]:
+    if not shape[0]:
+        return values.reshape(0)
+    values = values.reshape(shape)
+    if not values.shape[1]:
         raise ValueError(f"{call}: a priority must be made of at least one number for each record, got none.")
     if values.shape[1] == 1:
         return values[:, 0]

@@ -110,10 +110,10 @@ class Writer(ABC):
         """Validate a saved state for a storage that will hold ``size`` records, and return what puts it in place, which
         does not fail. ValueError for a state that is not this writer's. As `Sampler.plan_load`.
         """
-        if state:
+        if not isinstance(state, Mapping) or state:
+            told = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(
-                f"load: a {type(self).__name__} keeps no state, got {sorted(map(str, state))}. Load it with the writer "
-                "that saved it."
+                f"load: a {type(self).__name__} keeps no state, got {told}. Load it with the writer that saved it."
             )
         return lambda: None
 
