@@ -78,7 +78,10 @@ def source_among(stored: Sequence[tuple], traj_key: Any, end_keys: Sequence[Any]
 def _require(known: set[tuple], keys: Sequence[Any], call: str) -> None:
     for key in keys:
         if as_path(key) not in known:
-            raise KeyError(f"{call}: no field {key!r} is stored; stored are {_names(known)}.")
+            raise KeyError(
+                f"{call}: no field {key!r} is stored; stored are {_names(known)}. Say which of them tells trajectories "
+                "apart: ids (traj_key) or flags of their ends (end_key, done_key)."
+            )
 
 
 def _names(paths: set[tuple]) -> list[Any]:
