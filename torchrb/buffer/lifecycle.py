@@ -64,7 +64,8 @@ storage=rb.storage.
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Give the buffer up. Writing, drawing and reading with it is a RuntimeError from now on; its storage, which
-        other buffers may use, and `stats` stay.
+        other buffers may use, and `stats` stay. So a ``scratch_dir`` is free again only when nothing refers to its
+        storage any more.
 
         Batches that were drawn ahead are forgotten, and their thread ends; ``timeout``: seconds to wait for the batch
         that it is at, None for as long as that takes. A second call does nothing.

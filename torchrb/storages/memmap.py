@@ -56,9 +56,11 @@ class LazyMemmapStorage(LazyTensorStorage):
             gone when the storage is, however its process ends.
         device: only "cpu"; move what is sampled.
         ndim: dimensions of a batch in records, as in `LazyTensorStorage`.
-        existsok: go on with the records that an earlier storage left in ``scratch_dir``: rows, handles, counters,
-            strings. Otherwise they are a FileExistsError. Of a process that was killed while it wrote, the records that
-            it had not finished are dropped, and a warning says so.
+        existsok: go on with the records that an earlier storage of this ``max_size`` and ``ndim`` left in
+            ``scratch_dir``: rows, handles, counters, strings. Otherwise they are a FileExistsError. Of a process that
+            was killed while it wrote, the records that it had not finished are dropped, and a warning says so.
+            Priorities, passes and how often records were drawn are no part of a storage, and begin anew; see
+            `ReplayBuffer.dumps`.
         compilable: accepted for compatibility.
         shared_init: other processes will use it before it has records: as `ReplayBuffer.share`.
         auto_cleanup: remove the files when the storage goes, or the process ends; default: only without a
