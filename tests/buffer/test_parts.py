@@ -123,3 +123,9 @@ def test_an_exchange_that_fails_has_changed_nothing():
     assert (rb.storage, rb.writer, rb.sampler, writer.storage) == (storage, writer, sampler, storage)
     rb.extend(torch.arange(3, 6))
     assert rb[:].tolist() == [3, 4, 5] and len(rb.sample()) == 2
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+def test_a_misspelt_argument_is_named_with_the_class_that_users_know(kind):
+    with pytest.raises(TypeError, match=r"ReplayBuffer\.__init__\(\).*'storge'"):
+        kind(storge=LazyTensorStorage(3))

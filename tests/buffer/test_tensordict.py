@@ -1,4 +1,4 @@
-"""What a tensordict buffer returns carries the handles of its records."""
+"""What a tensordict buffer returns carries the handles of its records, and takes their priorities back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from tests.cases import LAYOUTS, buffer
+from torchrb import LazyTensorStorage, Sequence, TensorDictPrioritizedReplayBuffer
 
 
 def rows(*numbers):
@@ -42,3 +43,16 @@ def test_what_is_returned_carries_its_index(kind):
     assert rb[:]["index"].tolist() == list(range(6))
     assert "index" not in buffer(rb.storage, tensordicts=False)[:].keys()
     assert "index_generation" not in buffer(rb.storage, track=False, batch_size=2).sample().keys()
+
+
+def test_what_only_pads_a_sequence_gives_no_record_its_priority():
+    rb = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, storage=LazyTensorStorage(10), sample_unit=Sequence(4, traj_key="episode"), batch_size=1
+    )
+    rb.extend(TensorDict({"episode": torch.zeros(3, dtype=torch.int64)}, [3]))
+    rb.update_priority(torch.arange(3), torch.tensor([1.0, 0.0, 0.0]))
+    batch = rb.sample()
+    assert batch["index"].tolist() == [0, 1, 2, 2] and batch["validity_mask"].tolist() == [True] * 3 + [False]
+    batch["td_error"] = torch.tensor([1.0, 2.0, 3.0, 99.0])
+    rb.update_tensordict_priority(batch)
+    assert rb.sampler.priorities(rb.storage)[:3].tolist() == [1.0, 2.0, 3.0]

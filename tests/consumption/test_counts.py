@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import random
 import threading
+import weakref
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from tensordict import TensorDict
 
 from tests.cases import STORAGES, buffer
 from torchrb import (
+    LazyTensorStorage,
     ListStorage,
     PrioritizedSampler,
     PromptGroupSampler,
@@ -356,3 +359,16 @@ def test_a_draw_from_before_a_load_is_not_given_back():
     saved.clear()
     assert rb.state_dict()["buffer"]["consumption"]["drawn"].tolist() == [1] * 4
     assert [len(batch) for batch in rb] == [4]
+
+
+def test_records_go_with_the_buffer_that_counted_them():
+    gc.disable()
+    try:
+        rb = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=2, consume_after_n_samples=1)
+        rb.extend(torch.arange(4))
+        rb.sample()
+        storage = weakref.ref(rb.storage)
+        del rb
+        assert storage() is None
+    finally:
+        gc.enable()

@@ -124,7 +124,22 @@ def test_slots_that_a_load_leaves_free_begin_anew(tmp_path):
     assert rb[:].tolist() == [4, 5, 6, 7, 8, 3] and len(rb) == 6
 
 
-@pytest.mark.parametrize(("saved", "loaded"), [(4, 4), (4, 9), (9, 4), (9, 9), (9, 5), (4, 5)])
+@pytest.mark.parametrize("loaded", [5, 9])
+def test_a_ring_that_has_turned_round_is_not_loaded_into_another_size(loaded):
+    """Its oldest record is not in slot 0, and what comes next would follow another record: a trajectory that never was,
+    and a record overwritten before older ones.
+    """
+    rb, new = (ReplayBuffer(storage=LazyTensorStorage(capacity)) for capacity in (4, loaded))
+    rb.extend(torch.arange(6))
+    with pytest.raises(ValueError, match="ring of 4 records has turned round.*max_size=4"):
+        new.load_state_dict(rb.state_dict())
+    assert len(new) == 0
+    rb.extend(torch.arange(2))  # the oldest is in slot 0 again
+    new.load_state_dict(rb.state_dict())
+    assert new[:].tolist() == rb[:].tolist() and new.add(torch.tensor(7)) == 4
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(4, 4), (9, 4), (9, 9), (9, 5)])
 def test_records_keep_their_slots_in_a_storage_of_another_capacity(saved, loaded):
     rb = ReplayBuffer(storage=LazyTensorStorage(saved))
     rb.extend(torch.arange(6) if saved == 4 else torch.arange(4))

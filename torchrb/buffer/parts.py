@@ -364,3 +364,5 @@ class Parts:
 
 for _name in {*_MADE, *_GIVEN_UP}:
     setattr(Parts, _name, _Missing(_name))
+
+Parts.__init__.__qualname__ = "ReplayBuffer.__init__"  # as errors about arguments name it

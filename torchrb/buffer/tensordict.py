@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrb.buffer.replay_buffer import ReplayBuffer
+from torchrb.sample_unit import Sequence
 from torchrb.samplers import PrioritizedSampler
 from torchrb.writers import TensorDictRoundRobinWriter
 
@@ -54,7 +55,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         priority of new records. Several numbers of a record are reduced as the sampler says.
 
         ``data``: a sample, or a part of it. Where it has ``"index_generation"``, records that were overwritten since
-        are left out, so that none gets the priority of its predecessor. Without a `PrioritizedSampler` nothing happens.
+        are left out, so that none gets the priority of its predecessor; where it has a `Sequence`'s
+        ``"validity_mask"``, what only pads it. Without a `PrioritizedSampler` nothing happens.
         KeyError without ``"index"``; otherwise as `update_priority`.
 
         >>> import torch
@@ -71,6 +73,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         sampler, call = self._sampler, "update_tensordict_priority"
         if not isinstance(sampler, PrioritizedSampler):
             return
+        if isinstance(self._sample_unit, Sequence) and data.get("validity_mask", None) is not None:
+            data = data[data["validity_mask"]]
         index = data.get("index", None)
         if index is None:
             raise KeyError(f"{call}: the data has no 'index'. Hand in what sample() returned, or use update_priority.")

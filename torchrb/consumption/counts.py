@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -51,7 +52,8 @@ class Consumption:
         self._last_forgotten = 0  # the serial number of the last claim before a load
         self._unsettled: Tensor | None = None  # slots whose counts have changed, until all that follows has, too
         self._left = self._spent = SlotSet(0, storage.device)
-        self._unspent = Filtered(storage, lambda: self._left.all(), lambda: len(self._left))
+        this = weakref.proxy(self)  # no cycle: the records go as soon as nobody has the buffer
+        self._unspent = Filtered(storage, lambda: this._left.all(), lambda: len(this._left))
         self._counts = torch.empty(1, 2, dtype=torch.int64)
         self._lay_out(0)
 

@@ -303,6 +303,12 @@ class Saving(ABC):
                 f"storage with max_size={capacity or length}."
             )
         if capacity != (room if self.bounded else None):
+            if length == capacity and cursor:
+                raise ValueError(
+                    f"{reader.call}: the saved ring of {capacity} records has turned round, and its oldest record is "
+                    f"in slot {cursor}: in a ring of another size their order in time would be lost. Load it with "
+                    f"max_size={capacity}, or extend a larger buffer with the records of that one."
+                )
             cursor = length % room
         return Counters(cursor, length, reader.number("writes", 0), reader.number("stamp", 0, 1 << 50))
 
