@@ -37,9 +37,8 @@ class TensorDictMaxValueWriter(Writer):
     has changed, and `empty` are all taken into account; a write costs the rows written since the last one, and
     log(rows stored) for each of its own. On a GPU the host waits for the values.
 
-    A record that is kept takes the slot of another, so slots tell nothing about the order in time, and trajectories
-    that end by flags (see `SliceSampler`, `ReplayBuffer.query`) cannot be told from what is left of them. Use trajectory
-    ids.
+    A record that is kept takes the slot of another, so slots tell nothing about the order in time. Where trajectories
+    end by flags (see `SliceSampler`, `ReplayBuffer.query`) they cannot be told from what is left: use ids.
 
     Errors, with nothing written: TypeError for records that are no tensordicts, and for a field of no numbers; KeyError
     for a field that is not there.
