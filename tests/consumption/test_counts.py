@@ -372,19 +372,3 @@ def test_records_go_with_the_buffer_that_counted_them():
         assert storage() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [SliceSampler(slice_len=2), PromptGroupSampler(samples_per_group=2, group_key="episode", incomplete="skip")],
-)
-def test_a_loop_ends_where_the_sampler_can_make_no_batch_of_what_is_left(sampler):
-    rb = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(10), sampler=sampler, batch_size=4, consume_after_n_samples=1,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    rb.extend(TensorDict({"episode": torch.arange(6) // 3, "x": torch.arange(6)}, [6]))
-    seen = torch.cat([batch["x"] for batch in rb]).tolist()
-    assert 2 <= len(seen) == len(set(seen)) < 6 and len(rb) == 6 - len(seen)
-    with pytest.raises(Exhausted, match=f"{len(rb)} of 6 stored records are left.*Write new records first"):
-        rb.sample()

@@ -142,7 +142,7 @@ class Consumption:
             order = ops.draw_permuted(take_seed(generator, storage), left, 0, min(num, left))
             slots, drawn = self._left.at(order), dict[str, Any]()
         else:
-            slots, drawn = self._chosen(sampler, num, generator)
+            slots, drawn = sampler.sample(cast(Storage, self._unspent), num, generator)
             kept = self._allowed(slots)
             if not bool(kept.all()):
                 if not bool(kept.any()):
@@ -155,18 +155,6 @@ class Consumption:
                 slots = slots[kept]
         self._count(slots, claim)
         return slots, drawn
-
-    def _chosen(self, sampler: Sampler, num: int, generator: torch.Generator | None) -> tuple[Tensor, Any]:
-        """What a sampler draws from what is left; `Exhausted` where it cannot, and some records are used up."""
-        try:
-            return sampler.sample(cast(Storage, self._unspent), num, generator)
-        except RuntimeError as error:
-            if not len(self._spent):
-                raise
-            raise Exhausted(
-                f"sample: {len(self._left)} of {len(self.storage)} stored records are left ({_NAME}={self.limit}), and "
-                f"of these the sampler can make no batch ({error}) Write new records first."
-            ) from error
 
     def _allowed(self, slots: Tensor) -> Tensor:
         """Which rows of a draw come first among those of their record, as long as that may be drawn."""
