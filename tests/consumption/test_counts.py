@@ -372,3 +372,45 @@ def test_records_go_with_the_buffer_that_counted_them():
         assert storage() is None
     finally:
         gc.enable()
+
+
+RESTS = {  # what is left when no batch can be made of it: slices of two are drawn from four records, and so on
+    "slices": (lambda: SliceSampler(slice_len=2, traj_key="g"), 2),
+    "slices in passes": (lambda: SliceSamplerWithoutReplacement(slice_len=2, traj_key="g"), 2),
+    "full batches of slices in passes": (
+        lambda: SliceSamplerWithoutReplacement(slice_len=2, traj_key="g", drop_last=True),
+        4,
+    ),
+    "whole groups": (lambda: PromptGroupSampler(samples_per_group=2, group_key="g", incomplete="skip"), 2),
+    "none of priority 0": (lambda: PrioritizedSampler(1000, alpha=1.0, beta=1.0, eps=0.0), 4),
+}
+
+
+@pytest.mark.parametrize("rest", RESTS)
+def test_iterating_ends_where_no_batch_can_be_made_of_what_is_left(rest):
+    make, batch_size = RESTS[rest]
+    rb = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(40), sampler=make(), batch_size=batch_size, consume_after_n_samples=1
+    )
+    rb.extend(TensorDict({"n": torch.arange(15), "g": torch.arange(15) // 3}, [15]))
+    if rest == "none of priority 0":
+        rb.update_priority(torch.arange(9), torch.zeros(9))
+    seen = [number for batch in rb for number in numbers_of(batch)]
+    assert seen and len(seen) == len(set(seen)) and len(rb) == 15 - len(seen) > 0
+    with pytest.raises(Exhausted, match=rf"sample: {len(rb)} of 15 stored records are left, .*Sampler\w*: "):
+        rb.sample()
+    rb.extend(TensorDict({"n": torch.arange(15, 39), "g": 9 + torch.arange(24) // 3}, [24]))
+    if rest == "none of priority 0":  # new ones have the greatest priority of those that are left
+        rb.update_priority(torch.arange(39), torch.ones(39))
+    assert len(rb.sample())
+
+
+def test_a_sampler_that_never_could_make_a_batch_says_so_and_iterating_does_not_hide_it():
+    rb = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20), sampler=SliceSampler(slice_len=9, traj_key="g"), batch_size=9,
+        consume_after_n_samples=1,
+    )  # fmt: skip
+    rb.extend(rows(0, 1, 2))
+    with pytest.raises(RuntimeError, match="no trajectory has the 9 records") as raised:
+        list(rb)
+    assert not isinstance(raised.value, Exhausted)

@@ -34,6 +34,20 @@ def test_what_cannot_be_loaded_is_said_once_and_served_in_plain_torch(monkeypatc
     assert len(said) == 1
 
 
+@pytest.mark.parametrize("lacking", [1, 5, 100])
+def test_a_library_that_loads_and_lacks_kernels_is_said_once_and_is_not_native(monkeypatch, package, lacking):
+    """An old one, or somebody else's."""
+    (package / "_native.so").touch()
+    names = loader.schemas.op_names()
+    monkeypatch.setattr(loader.torch.ops, "load_library", lambda path: None)
+    monkeypatch.setattr(loader, "has_kernel", lambda op, device_type: op in names[lacking:])
+    with pytest.warns(RuntimeWarning, match=f"torchrb: .*_native.so .*lacks {names[0]}.*pip install") as said:
+        assert load(monkeypatch, None) is None
+    assert len(said) == 1
+    with pytest.raises(ImportError, match=f"TORCHRB_BACKEND=native, but .*lacks {names[0]}.*pip install"):
+        load(monkeypatch, "native")
+
+
 @pytest.mark.parametrize("library", [None, b"no library"])
 def test_native_insists(monkeypatch, package, library):
     if library is not None:

@@ -473,7 +473,7 @@ BUGS = [
         "test_a_bad_conditional_update_says_what_was_expected",
     ),
     Bug(
-        10, "a batch size that does not divide is rounded down", "samplers/prompt_group.py",
+        10, "a batch size that does not divide is rounded down", "samplers/base.py",
         "if rest or not other:", "if not other:",
         "test_a_bad_draw_says_what_was_expected",
     ),

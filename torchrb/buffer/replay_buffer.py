@@ -58,7 +58,8 @@ class ReplayBuffer(Writing, Reading, Saving, LifeCycle):
     With ``consume_after_n_samples=n`` every record is returned n times at most, also within one batch, whichever
     sampler draws and however many threads do. Uniform draws are of distinct records then. A batch holds as many as are
     left, so the last ones may be smaller; where a sampler repeats records (a group that is short of them, prioritized
-    draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left, and iterating ends.
+    draws), repeats beyond n are left out. `sample` raises a RuntimeError when nothing is left that the
+    sampler can make a batch of (no whole slice, say), and iterating ends.
     ``len(rb)`` and the ``size`` of `stats` are the records that are left; ``rb[...]`` and ``rb.storage`` have all that
     are stored. A `RoundRobinWriter` writes new records over the used ones first, and over others only when there are
     none (with ``ndim > 1`` cells are counted, and the ring goes on as ever). The count belongs to the record: one that

@@ -16,7 +16,7 @@ from torchrb.journal import JournalReader
 from torchrb.ops.schemas import HEADER_BYTES, SLOT_LIVE
 from torchrb.persistence import StateReader
 from torchrb.samplers import RandomSampler, Sampler
-from torchrb.samplers.base import require_records, take_seed
+from torchrb.samplers.base import NothingToDraw, require_records, take_seed
 from torchrb.storages import Storage
 from torchrb.storages.base import Choose, Placement
 from torchrb.storages.filtered import Filtered
@@ -142,7 +142,15 @@ class Consumption:
             order = ops.draw_permuted(take_seed(generator, storage), left, 0, min(num, left))
             slots, drawn = self._left.at(order), dict[str, Any]()
         else:
-            slots, drawn = sampler.sample(cast(Storage, self._unspent), num, generator)
+            try:
+                slots, drawn = sampler.sample(cast(Storage, self._unspent), num, generator)
+            except NothingToDraw as error:
+                if not len(self._spent):  # that is not for want of those that were used up
+                    raise
+                raise Exhausted(
+                    f"sample: {left} of {len(storage)} stored records are left, and the sampler cannot make a batch of "
+                    f"them; the others were returned {self.limit} times ({_NAME}={self.limit}). {error}"
+                ) from error
             kept = self._allowed(slots)
             if not bool(kept.all()):
                 if not bool(kept.any()):

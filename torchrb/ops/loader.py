@@ -13,6 +13,12 @@ from torchrb.ops import schemas
 _MODES = ("auto", "reference", "native")
 
 
+def has_kernel(op: str, device_type: str) -> bool:
+    """Whether the compiled library brought a kernel of this op for this kind of device."""
+    key = device_type.upper() if device_type != "privateuseone" else "PrivateUse1"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"torchrb::{op}", key))
+
+
 def _load() -> str | None:
     """Load the compiled library as ``TORCHRB_BACKEND`` asks; returns its path, or None on the plain path."""
     mode = os.environ.get("TORCHRB_BACKEND", "auto")
@@ -35,7 +41,10 @@ def _load() -> str | None:
     if found:
         try:
             torch.ops.load_library(str(found[0]))
-            return str(found[0])
+            missing = [op for op in schemas.op_names() if not has_kernel(op, "cpu")]
+            if not missing:
+                return str(found[0])
+            problem = f"its compiled library {found[0].name} is not of this version and lacks {', '.join(missing)}"
         except OSError as error:
             problem = f"its compiled kernels do not fit torch {torch.__version__} ({error})"
     else:
@@ -51,12 +60,6 @@ def _load() -> str | None:
 
 
 native_library: str | None = _load()
-
-
-def has_kernel(op: str, device_type: str) -> bool:
-    """Whether the compiled library brought a kernel of this op for this kind of device."""
-    key = device_type.upper() if device_type != "privateuseone" else "PrivateUse1"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"torchrb::{op}", key))
 
 
 def backend_of(device: torch.device | str) -> str:

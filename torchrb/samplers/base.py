@@ -12,6 +12,14 @@ from torch import Tensor
 from torchrb.storages.base import Storage
 
 
+class NothingToDraw(RuntimeError):
+    """Records are stored, and a sampler cannot make a batch of them; of others, or of more, it could."""
+
+
+class NotOneBatch(NothingToDraw, ValueError):
+    """What is stored is less than a batch, and smaller ones are not wanted."""
+
+
 class Sampler(ABC):
     """Chooses slots. A sampler may be used with any storage; what it caches follows the storage's journal.
 
@@ -28,7 +36,8 @@ class Sampler(ABC):
         """Draw ``batch_size`` slots of live records: int64 ``[batch_size]`` on the storage's device, and what
         `explain` needs (a dict, where it is not overridden).
 
-        RuntimeError when nothing is stored; ValueError for a batch size that does not fit.
+        RuntimeError when nothing is stored, `NothingToDraw` when nothing of it will do; ValueError for a batch size
+        that does not fit.
         """
 
     def explain(self, drawn: Any) -> dict[str, Any]:

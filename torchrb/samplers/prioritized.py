@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchrb.persistence import StateReader
-from torchrb.samplers.base import Sampler, require_records, take_seed
+from torchrb.samplers.base import NothingToDraw, Sampler, require_records, take_seed
 from torchrb.samplers.priorities import Priorities, bad_priority
 from torchrb.samplers.priority_arguments import REDUCTIONS, as_priorities, as_slots, checked_setting, reduced
 from torchrb.storages.base import Storage
@@ -143,7 +143,7 @@ class PrioritizedSampler(Sampler):
         kept.refuse_late()
         kept.catch_up(storage, self._weighting)
         if not kept.drawable:
-            raise RuntimeError(
+            raise NothingToDraw(
                 "PrioritizedSampler: every record has the priority 0 and eps is 0, so none can be drawn. "
                 "Update priorities, or set eps."
             )

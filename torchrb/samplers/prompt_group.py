@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrb import ops
 from torchrb.groups import GroupIndex
 from torchrb.ops.schemas import FEW_GROUPS, NAN_DRAWN, NAN_KEY, NO_GROUP, ORDERED_DTYPES, SHORT_GROUP
-from torchrb.samplers.base import Sampler, require_records, split_batch, take_seed
+from torchrb.samplers.base import NothingToDraw, Sampler, require_records, split_batch, take_seed
 from torchrb.samplers.complete_groups import CompleteGroups
 from torchrb.selection.strategies import Strategy
 from torchrb.storages.base import Storage
@@ -214,7 +214,7 @@ class PromptGroupSampler(Sampler):
         view = complete.catch_up(always=not self.cache_groups)
         if not complete.num_complete:
             self._index_of(view)  # which refuses a key that is NaN
-            raise RuntimeError(
+            raise NothingToDraw(
                 f"PromptGroupSampler: with incomplete='skip' no group has the {size} records of a draw; the largest "
                 f"has {complete.largest}. Write whole groups, ask for fewer records of each, or use "
                 "incomplete='repeat'."

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrb import ops
 from torchrb.ops import rng
 from torchrb.persistence import StateReader
-from torchrb.samplers.base import Sampler, require_records, split_batch, take_seed
+from torchrb.samplers.base import NothingToDraw, NotOneBatch, Sampler, require_records, split_batch, take_seed
 from torchrb.storages.base import Storage
 from torchrb.storages.structure import as_path, shown
 from torchrb.trajectories import Boundaries, TrajectoryIndex
@@ -199,7 +199,7 @@ class SliceSampler(Sampler):
         if chosen.shape[0]:
             return chosen
         longest = int(bounds.lengths.max()) if len(bounds) else 0
-        raise RuntimeError(
+        raise NothingToDraw(
             f"{type(self).__name__}: no trajectory has the {length} records of a slice; the longest of {len(bounds)} "
             f"has {longest}. Ask for shorter slices, write longer trajectories, or use strict_length=False."
         )
@@ -314,7 +314,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         chosen = self._long_enough(bounds, length)
         fewest = num if self.drop_last else 1
         if chosen.shape[0] < fewest:
-            raise ValueError(
+            raise NotOneBatch(
                 f"{type(self).__name__}: with drop_last a batch must fit into a pass, got {num} slices and "
                 f"{chosen.shape[0]} trajectories of {length} records or more. Write more first, ask for fewer, or use "
                 "drop_last=False."
