@@ -155,7 +155,7 @@ class Parts:
             finally:
                 self._making = False
 
-    _making = False
+    _making = _shut_down = False
 
     # --- parts
 
@@ -358,8 +358,6 @@ class Parts:
         if self._transform.pending or self._transform.steps():
             parts += f", transform={self._transform}"
         return f"{type(self).__name__}({parts}, batch_size={self._batch_size})"
-
-    _shut_down = False
 
 
 for _name in {*_MADE, *_GIVEN_UP}:

@@ -134,7 +134,7 @@ class Querying(Parts):
         return Trajectory(data)
 
     def _transformed(self, data: Any, info: Mapping[str, Any]) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # `Reading`, which has queries among what it reads, says how
 
 
 def _both(path: tuple[Any, ...]) -> list[tuple[Any, ...]]:

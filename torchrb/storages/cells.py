@@ -342,7 +342,7 @@ class CellStorage(Storage):
 
     def _take_cells(self, data: Any, num: int, whole: bool, call: str) -> tuple[torch.Size, Any]:
         """The storage's own copy of a batch of cells with so many dimensions, and its shape: as `_take` gives it where
-        they make ``whole`` records, else as `_take_fields` does.
+        they make ``whole`` records, else as `_take_fields` does. Storages that have several dimensions implement it.
         """
         raise NotImplementedError
 

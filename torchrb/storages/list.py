@@ -120,7 +120,7 @@ class ListStorage(Storage):
         )
 
     def _put_fields(self, slots: Tensor, taken: Any, call: str) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # `_take_fields` has refused
 
     def clear(self, reset_writes: bool = True) -> None:
         with self.lock:
