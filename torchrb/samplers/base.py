@@ -24,8 +24,8 @@ class Sampler(ABC):
     """Chooses slots. A sampler may be used with any storage; what it caches follows the storage's journal.
 
     A subclass implements `sample`. The buffer holds the storage's lock around it. ``keeps_priorities``: records have
-    priorities, so that a buffer has it `heed` each of its writes, and a draw tells a dict of tensors that have a row for
-    each record.
+    priorities, so that a buffer has it `heed` each of its writes, and a draw tells a dict of tensors that have a row
+    for each record.
     """
 
     keeps_priorities = False
